@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from aotriton.rules.checked import identifier
 from aotriton.rules.expression import Environment, Expression, constant, evaluate
-from aotriton.rules.kernel import Argument, KernelDescription, Operand, Tensor
+from aotriton.rules.kernel import Argument, Functional, KernelDescription, Operand, Tensor, parse_functional
 
 ZERO = constant(0)
 
@@ -161,6 +161,31 @@ class Operator:
     @property
     def lead(self) -> KernelDescription:
         return self.backends[0].kernels[-1]
+
+    @property
+    def leads(self) -> tuple[KernelDescription, ...]:
+        """The kernels by whose functionals samples are named: the lead, and of each choice of levels that the lead
+        lacks the first timed kernel that has it, in levels other than 0.
+        """
+        found = {self.lead.level_choice: self.lead}
+        for kernel in self.kernels:
+            if kernel.timed and kernel.work and kernel.level_choice:
+                found.setdefault(kernel.level_choice, kernel)
+        return tuple(found.values())
+
+    def sampled_functional(self, arch: str, text: str) -> Functional:
+        """The functional of one of the ``leads`` that ``str(functional)`` spelled as ``text``."""
+        own = next((one for one in self.leads[1:] if f" {one.level_choice}=" in text), self.lead)
+        return parse_functional(own, arch, text)
+
+    def serving(self, functional: Functional) -> tuple[Backend, ...]:
+        """The backends that may serve calls of a functional of one of the ``leads``: where that is not the lead, those
+        with a kernel that has its levels.
+        """
+        if functional.kernel is self.lead:
+            return self.backends
+        levels = functional.kernel.level_choice
+        return tuple(one for one in self.backends if any(kernel.level_choice == levels for kernel in one.timed_kernels))
 
     @property
     def plain_operands(self) -> tuple[Operand, ...]:

@@ -232,13 +232,15 @@ def test_a_wrong_candidate_is_refused() -> None:
 
 
 def test_launches_take_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operands and scalars that the candidate's operator has not are a ValueError with their name."""
+    """Operands, scalars and sizes that the candidate's operator has not are a ValueError with their name."""
     kernel = OPERATOR.backends[0].kernels[0]
     candidate = aotriton.Candidate(**arguments_of(next(iter(kernel.functionals("sm_90"))), OPERATOR))
     with pytest.raises(ValueError, match="an image: scale has no operand z"):
         aotriton.launch(candidate, {"z": Tensor(1, 1, 64, 32)})
     with pytest.raises(ValueError, match="an image: scale has no scalar slope"):
         aotriton.launch(candidate, {"x": Tensor(1, 1, 64, 32)}, {"slope": 1.0})
+    with pytest.raises(ValueError, match="an image: scale has no size breadth"):
+        aotriton.launch(candidate, {"x": Tensor(1, 1, 64, 32)}, {}, {"breadth": 1})
     with pytest.raises(ValueError, match="x has 2 dimensions, not 4"):
         aotriton.launch(candidate, {"x": Tensor(64, 32)})
     of = operator("attn_fwd")

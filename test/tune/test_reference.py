@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch", reason="the reference needs torch, which only tuning machines have")
@@ -23,8 +25,8 @@ from aotriton.tune.problem.problems import Wish, problems, scalars_of
 
 # Scalars of which checks alone make something.
 CHECKED = {"deterministic", "causal_variant", "window_left", "window_right", "max_seqlen_q", "max_seqlen_k"}
-# Scalars of features, which a measured call leaves at their default of 0.
-OFF = {"softcap", "dropout"}
+# Scalars of features and hints, which a measured call leaves at their default of 0.
+OFF = {"softcap", "dropout", "batch_invariant"}
 MEASURED = [kernel for kernel in family("flash").kernels if kernel.timed and kernel is not ATTN_BWD_DSINKS]
 
 
@@ -48,7 +50,7 @@ def test_it_agrees_with_autograd(causal: bool) -> None:
 def test_a_band_is_measured_as_a_causal_one(rows: int, keys: int) -> None:
     """What problems of a level with bands are: every row sees a key, the last one the last key."""
     lead = FORWARD.lead.functional("sm_90", LEVEL=4, T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="general")
-    sizes = {"batch": 1, "heads": 2, "seqlen_q": rows, "seqlen_k": keys, "head_dim": 64}
+    sizes: dict[str, Any] = {"batch": 1, "heads": 2, "seqlen_q": rows, "seqlen_k": keys, "head_dim": 64}
     asked = scalars_of(lead, sizes)
     assert (asked["level"], asked["causal"]) == (4, 0)
     double, band = torch.float64, (asked["lo"], asked["hi"])

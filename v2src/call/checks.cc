@@ -44,11 +44,12 @@ class Checker {
   }
 
  private:
-  // Forgets what the call's tensors were found to have.
+  // Forgets what the call's tensors were found to have. A partial call keeps the sizes that it came with, where it has
+  // no tensor of them.
   void begin() {
     call_.dtype = DType::none;
     call_.empty = false;
-    std::fill_n(call_.sizes, partial_ ? info_.given_sizes : info_.sizes.size(), 0);
+    if (!partial_) std::fill_n(call_.sizes, info_.sizes.size(), 0);
     std::fill_n(call_.extents, slots(), 0);
   }
 

@@ -314,9 +314,9 @@ void bind_runtime(py::module_& m) {
       "Number of multiprocessors of the current device.");
 }
 
-// Operands, scalars and derived sizes by name.
+// Operands, scalars, and sizes that no operand has, by name.
 void launch_candidate(OwnedCandidate& candidate, const py::dict& operands, const py::dict& scalars,
-                      const py::object& stream) {
+                      const py::dict& sizes, const py::object& stream) {
   const OperatorInfo& info = candidate.info();
   BoundCall call(info);
   for (const auto& [key, tensor] : operands) {
@@ -330,6 +330,12 @@ void launch_candidate(OwnedCandidate& candidate, const py::dict& operands, const
     const int scalar = find_scalar(info, name);
     if (scalar < 0) throw py::value_error(candidate.name() + ": " + info.name + " has no scalar " + name);
     call.set_scalar(static_cast<size_t>(scalar), value);
+  }
+  for (const auto& [key, value] : sizes) {
+    const auto name = py::cast<std::string>(key);
+    const int size = find_size(info, name);
+    if (size < 0) throw py::value_error(candidate.name() + ": " + info.name + " has no size " + name);
+    call.set_size(static_cast<size_t>(size), py::cast<int64_t>(value));
   }
   if (const char* const missing = call.missing_scalar())
     throw py::value_error(candidate.name() + " misses its scalar " + missing);
@@ -354,9 +360,11 @@ void bind_candidates(py::module_& m) {
         raise_if(error);
       },
       py::arg("candidate"), "Unloads the candidate from every device. No launch of it may be under way.");
-  m.def("launch", launch_candidate, py::arg("candidate"), py::arg("operands"), py::arg("scalars") = py::dict(),
-        py::kw_only(), py::arg("stream") = py::none(),
-        "Launches a candidate on tensors by the names of its operator's operands and workspace tensors.");
+  m.def(
+      "launch", launch_candidate, py::arg("candidate"), py::arg("operands"), py::arg("scalars") = py::dict(),
+      py::arg("sizes") = py::dict(), py::kw_only(), py::arg("stream") = py::none(),
+      "Launches a candidate on tensors by the names of its operator's operands and workspace tensors. `sizes`: those\n"
+      "that none of the tensors has, such as the rows of keys in pages.");
 }
 
 }  // namespace

@@ -61,6 +61,12 @@ int find_slot(const OperatorInfo& info, const std::string& name) {
   return -1;
 }
 
+int find_size(const OperatorInfo& info, const std::string& name) {
+  for (size_t i = 0; i < info.sizes.size(); ++i)
+    if (name == info.sizes[i]) return static_cast<int>(i);
+  return -1;
+}
+
 int find_scalar(const OperatorInfo& info, const std::string& name) {
   for (size_t i = 0; i < info.scalars.size(); ++i)
     if (name == info.scalars[i].name) return static_cast<int>(i);

@@ -27,6 +27,9 @@ class BoundCall {
   // None is one that is not given. TypeError where it is no number, and not the name of a value that has one.
   void set_scalar(size_t scalar, pybind11::handle value);
 
+  // A size that no operand of the call has: an operand's own is in its place.
+  void set_size(size_t number, int64_t size) { call_.sizes[number] = size; }
+
   // The name of a scalar without a default that is not given; null where there is none.
   const char* missing_scalar() const;
 
@@ -48,8 +51,9 @@ class BoundCall {
   pybind11::object first_;           // that operand
 };
 
-// Slot of an operand or workspace tensor, or number of a scalar; -1 where there is none of this name.
+// Slot of an operand or workspace tensor, or number of a scalar or size; -1 where there is none of this name.
 int find_slot(const OperatorInfo& info, const std::string& name);
+int find_size(const OperatorInfo& info, const std::string& name);
 int find_scalar(const OperatorInfo& info, const std::string& name);
 
 // The scalar's value of this name. ValueError where it has names, and this is none of them; TypeError where it has

@@ -6,9 +6,9 @@ from aotriton.rules.flash import append, backward, features, forward, split
 OPERATORS = (forward.OPERATOR, backward.OPERATOR, append.OPERATOR)
 SHARED: Shared = {**features.SHARED, "kPageStep": split.PAGE_STEP}
 
-# The reference has gained the kernels that split keys and those of a plan since, and says the same of the others; the
-# splits of calls whose lengths are in device memory have become more, which no measured call has; parameters of
-# functions have other names.
+# The reference has gained the kernels that split keys, those of a plan, and keys as caches hold them since, and says
+# the same of the others; the splits of calls whose lengths are in device memory have become more, which no call that
+# was measured then has; parameters of functions have other names.
 EARLIER_JUDGES = {
     "attn_fwd": ("b087552c1fe65492", "3bed8bc7e5380483", "03759b0001b0cba8"),
     "attn_fwd_hopper": ("7a8e3f566f7cb9fe", "be49983ee0569001"),

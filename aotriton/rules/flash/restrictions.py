@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeGuard
 
 from aotriton.rules.arch import DTYPE_BYTES
 from aotriton.rules.flash.common import BF16_PRODUCTS, FULL, tiled_side
-from aotriton.rules.kernel import Config, Functional, KernelDescription, Restriction, Tensor
+from aotriton.rules.kernel import Argument, Config, Functional, KernelDescription, Restriction, Tensor
 
 # The least rows and columns of tiles in 16 bits. Smaller ones are for fp32.
 LEAST_OF_HALVES = {
@@ -14,6 +15,7 @@ LEAST_OF_HALVES = {
     "hip": {"attn_fwd": (64, 16), "attn_bwd_dk_dv": (16, 32), "attn_bwd_dq": (32, 16)},
 }
 MOST_OF_FP32 = 2048  # scores of a tile
+MOST_ROWS_OF_FEW = 32  # of a tile that is worth trying with one or two warps
 BAND_REGISTERS = 64  # of a thread, beside its accumulators: the least with which images with a band spill nothing
 
 
@@ -109,6 +111,10 @@ def _has_blocks(kernel: KernelDescription) -> bool:
     return any(isinstance(one, Tensor) and one.block for one in kernel.arguments)
 
 
+def _is_keys(argument: Argument) -> TypeGuard[Tensor]:
+    return isinstance(argument, Tensor) and argument.operand.name == "k"
+
+
 def _shared_bytes(functional: Functional, config: Config) -> int:
     """The least shared memory that the kernel can do with."""
     if "BLOCK_N" not in config:
@@ -116,7 +122,8 @@ def _shared_bytes(functional: Functional, config: Config) -> int:
     kept, streamed = config["BLOCK_M"], config["BLOCK_N"]
     if tiled_side(functional.kernel) == "k":
         kept, streamed = streamed, kept
-    row = _head_dim(functional) * DTYPE_BYTES[str(functional["T"])]
+    kind = next((functional.dtype_of(one) for one in functional.kernel.arguments if _is_keys(one)), functional["T"])
+    row = _head_dim(functional) * DTYPE_BYTES[str(kind)]
     stage = 2 * streamed * row  # two tensors are streamed: K and V, or Q and DO
     # TMA moves everything through shared memory, the program's own tiles too.
     if functional.addressing == "descriptor" and _has_blocks(functional.kernel):
@@ -127,6 +134,10 @@ def _shared_bytes(functional: Functional, config: Config) -> int:
 
 def _warps_of_split(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     return (config["num_warps"] == 8) != (config["BLOCK_M"] * _head_dim(functional) >= 64 * 256)
+
+
+def _few_warps_of_split(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return config["num_warps"] < 4 and (not functional.level or config["BLOCK_M"] > MOST_ROWS_OF_FEW)
 
 
 def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -160,6 +171,9 @@ SPLIT_RESTRICTIONS = (
     Restriction("BLOCK_N is larger than max_seqlen_k", _wider_than_keys),
     # Warps share the columns of a tile with few rows.
     Restriction("eight warps are for large accumulators, and four for others", _warps_of_split, certain=False),
+    # Numbers of 8 bits are converted, and pages found, by each warp for itself: where rows are few, more programs of
+    # fewer warps each have more loads under way.
+    Restriction("one or two warps are for pages and keys of 8 bits, and few rows", _few_warps_of_split, certain=False),
     Restriction("the accumulators do not fit in the registers", _certain_spill),
     Restriction("the tiles do not fit in shared memory", _too_much_shared),
 )

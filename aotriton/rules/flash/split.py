@@ -205,8 +205,8 @@ ATTN_FWD_SPLIT = KernelDescription(
         hip={"BLOCK_M": (32, 64), "BLOCK_N": (32, 64), "EARLY": (0,)},
     ),
     compile_options=by_vendor(
-        more={"cuda": {"num_warps": (1, 2), "num_stages": (5, 6)}},
-        cuda={"num_warps": (4, 8), "num_stages": (2, 3, 4)},
+        more={"cuda": {"num_stages": (5, 6)}},
+        cuda={"num_warps": (1, 2, 4, 8), "num_stages": (2, 3, 4)},
         hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1, 2)},
     ),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 
 from aotriton.codegen.compile import ImageStore, compile_images
 from aotriton.rules.arch import ARCHS, STATIC
 from aotriton.rules.database import TuningDatabase
+from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Operator
 from aotriton.tune.cli.gpus import gpus_of
 from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
@@ -16,6 +17,7 @@ from aotriton.tune.cli.run_lock import wait_for
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import Sampling, sample
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
+from aotriton.tune.problem.problems import Wish
 from aotriton.tune.workers.cores import launch_cores
 from aotriton.tune.workers.gpu_process import GpuProcess
 from aotriton.tune.workers.lock import gpu_lock
@@ -35,8 +37,7 @@ def sample_shapes(call: Invocation) -> int:
     try:
         devices = [worker.device() for worker in workers]
         device = devices[0]
-        leads = [one.lead for one in call.operators]
-        asked = {str(one) for lead in leads for one in lead.functionals(device.arch) if call.wish.has(one)}
+        asked = {str(one) for operator in call.operators for one in _asked(operator, device.arch, call.wish)}
         sampling = Sampling(
             options.database, ImageStore(), partial(compile_images, checksums=checksums), options.jobs,
             options.sample, options.seed, deadline, call.spelled,
@@ -55,6 +56,16 @@ def sample_shapes(call: Invocation) -> int:
         for worker in workers:
             worker.close()
     return 0
+
+
+def _asked(operator: Operator, arch: str, wish: Wish) -> Iterator[Functional]:
+    """The functionals of the leads that were asked for: of a choice of levels that one lacks it has the default."""
+    for lead in operator.leads:
+        others = {one.level_choice for one in operator.leads} - {lead.level_choice}
+        defaults = {choice.name: choice.default for one in operator.leads for choice in one.choices}
+        if all(defaults[name] in wish.choices[name] for name in others if wish.choices.get(name)):
+            own = (one for one in lead.functionals(arch) if lead is operator.lead or one.level)
+            yield from (one for one in own if wish.has(one))
 
 
 def fit(call: Invocation) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from aotriton.codegen.store import data_folder
@@ -77,7 +77,7 @@ def common(of: Family) -> argparse.ArgumentParser:
             what.add_argument(f"--{option}", dest=name, action=argparse.BooleanOptionalAction, help="default: both")
         else:
             default = "one that stands for the others" if name in _shared(of) else "all that are worth it"
-            _several(what, option, values, type(values[0]), name, default)
+            _several(what, option, values, _reader(values), name, default)
     for name, (option, representatives) in keys_of(of).items():
         _several(what, option, representatives, int, name, "the family's own selection")
     for size in tuning(of.name).shape_options:
@@ -108,6 +108,12 @@ def check_positive(parser: argparse.ArgumentParser, options: argparse.Namespace,
             parser.error(f"--{name.replace('_', '-')} must be positive, not {value}")
 
 
+def _reader(values: Iterable[Value]) -> Callable[[str], Value]:
+    """From text to the one of these values that it spells; the text, where it spells none."""
+    spelled = {str(value): value for value in values}
+    return lambda text: spelled.get(text, text)
+
+
 def _shared(of: Family) -> set[str]:
     """The choices of which one value is measured."""
     return {choice.name for kernel in of.kernels for choice in kernel.choices if choice.measured_as is not None}
@@ -117,7 +123,7 @@ def _several(
     group: argparse._ArgumentGroup,
     option: str,
     choices: Sequence[object],
-    kind: type,
+    kind: Callable[[str], object],
     name: str = "",
     default: str = "all",
 ) -> None:

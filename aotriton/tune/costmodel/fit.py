@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aotriton.rules.database.rows import Model, Sample
-from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
+from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Operator
 from aotriton.rules.savings import savings
 from aotriton.tune.costmodel.least_squares import components, models_of
@@ -33,13 +33,19 @@ def fit(operator: Operator, arch: str, samples: Iterable[Sample], facts: Mapping
     samples = list(samples)
     if not samples:
         return []
-    timings, product = Timings(multiprocessors), samples[0].product
+    product = samples[0].product
+    if other := next((one.product for one in samples if one.product != product), None):
+        raise ValueError(f"timings of {product} and of {other} do not compare")
     backends = {backend.name: backend for backend in operator.backends}
-    for sample in samples:
-        if sample.product != product:
-            raise ValueError(f"timings of {product} and of {sample.product} do not compare")
-        add_sample(timings, operator.lead, backends, arch, sample, facts)
-    return _fitted(timings, operator, arch, product)
+    found: dict[ImageKey, Model] = {}
+    for lead in operator.leads:  # a kernel that calls of several have, has the model of the first one's
+        timings = Timings(multiprocessors)
+        for sample in samples:
+            if operator.sampled_functional(arch, sample.functional).kernel is lead:
+                add_sample(timings, operator, backends, arch, sample, facts)
+        for model in _fitted(timings, operator, arch, product):
+            found.setdefault((model.functional, model.image), model)
+    return _sorted(found.values())
 
 
 def fit_apart(operator: Operator, arch: str, product: str, calls: Iterable[Apart], facts: Mapping[str, Facts],
@@ -59,8 +65,11 @@ def _fitted(timings: Timings, operator: Operator, arch: str, product: str) -> li
     for component in components(timings):
         found += models_of(component, timings, operator, arch, product)
     worth = _worth(timings, operator, arch, found)
-    found = [replace(one, saves=worth.get((one.functional, one.image), 0.0)) for one in found]
-    return sorted(found, key=lambda model: (model.kernel, model.functional, model.image))
+    return _sorted(replace(one, saves=worth.get((one.functional, one.image), 0.0)) for one in found)
+
+
+def _sorted(models: Iterable[Model]) -> list[Model]:
+    return sorted(models, key=lambda model: (model.kernel, model.functional, model.image))
 
 
 def _serving(kernel: KernelDescription, lead: Functional, sizes: Mapping[str, int], timings: Timings) -> str:
@@ -82,7 +91,7 @@ def _worth(timings: Timings, operator: Operator, arch: str, models: Sequence[Mod
     worth: dict[ImageKey, float] = {}
     for functional, served in timings.served.items():
         calls = [call for call in timings.calls[functional] if call in timed]
-        lead = parse_functional(operator.lead, arch, functional)
+        lead = operator.sampled_functional(arch, functional)
         images = {key for kernels in served.values() for of_kernel in kernels for key in of_kernel}
         kernels = {kernel.name: kernel for kernel in (timings.specs[key][0].functional.kernel for key in images)}
         sizes = [timings.environments[call][0] for call in calls]
@@ -103,7 +112,8 @@ def _worth(timings: Timings, operator: Operator, arch: str, models: Sequence[Mod
             for name, kernels in served.items()
         }
         complete = {name: kernels for name, kernels in predicted.items() if all(kernels)}
-        first = operator.backends[0].name
+        # Where calls need other levels than the lead's, each has the backends that it can have.
+        first = operator.backends[0].name if lead.kernel is operator.lead else next(iter(complete), "")
         if first in complete:
             for key, value in savings(complete, first).items():
                 worth[key] = max(worth.get(key, 0.0), value)

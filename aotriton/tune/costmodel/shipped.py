@@ -58,7 +58,8 @@ def compile_shipped(
     for kernel in kernels_of(operators):
         for functional in kernel.functionals(arch):
             measured = functional.measured
-            lender = measured.plain if kernel.name in own_shapes else measured
+            of_plain = kernel.name in own_shapes and (kernel.name, str(measured)) not in models
+            lender = measured.plain if of_plain else measured
             for model in models.get((kernel.name, str(lender)), ()):
                 # Of those of another level some may not fit, and others ship in their place.
                 worth = lender != measured or model.saves >= WORTH_SHIPPING

@@ -20,12 +20,11 @@ Found = tuple[str, tuple[ImageSpec, ...]]  # a backend with an image for each of
 
 
 def sampled(operator: Operator, arch: str, wished: Collection[str] = ()) -> list[Functional]:
-    """The functionals of the lead that are timed: those that are measured, with tensors as they usually lie."""
-    lead = operator.lead
+    """The functionals of the leads that are timed: those that are measured, with tensors as they usually lie."""
     return [
         one
-        for one in lead.functionals(arch)
-        if (not wished or str(one) in wished) and one.addressing != "general"
+        for lead in operator.leads for one in lead.functionals(arch)
+        if (lead is operator.lead or one.level) and (not wished or str(one) in wished) and one.addressing != "general"
         and all(choice.measured(value) == value for choice, value in zip(lead.choices, one.values, strict=True))
     ]  # fmt: skip
 
@@ -63,14 +62,20 @@ def sequences(
     lists: Mapping[tuple[str, str], Sequence[ImageSpec]],
     multiprocessors: int,
 ) -> list[Found]:
-    """Backends with images for a call of the lead's functional, so that each image of ``lists`` that serves it is in
-    one at least: one kernel's image varies while the other kernels have their first. A backend is left out where a
-    kernel has no image, or refuses the call, and where nothing of it is timed.
+    """Backends with images for a call of a functional of one of the leads, so that each image of ``lists`` that serves
+    it is in one at least: one kernel's image varies while the other kernels have their first. A backend is left out
+    where a kernel has no image, or refuses the call, and where nothing of it is timed. Where calls need another level
+    than the lead's, kernels without that level have their first image alone: calls of the lead say what they take.
     """
     found = []
-    for backend in (one for one in operator.backends if one.timed_kernels):
+    for backend in (one for one in operator.serving(functional) if one.timed_kernels):
         own = [kernel.like(functional, sizes) for kernel in backend.timed_kernels]
         candidates = [lists.get((one.kernel.name, str(one)), ()) if one else () for one in own]
+        if functional.kernel is not operator.lead:
+            candidates = [
+                images if one and one.level == functional.level else images[:1]
+                for one, images in zip(own, candidates, strict=True)
+            ]
         if not all(candidates) or not all(is_served(one, sizes, multiprocessors) for one in own if one):
             continue
         first = tuple(specs[0] for specs in candidates)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from aotriton.rules.database.rows import Sample
 from aotriton.rules.expression import Environment
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
-from aotriton.rules.operators import Backend
+from aotriton.rules.kernel import Functional
+from aotriton.rules.operators import Backend, Operator
 from aotriton.rules.work import terms
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs
 from aotriton.tune.problem.problems import scalars_of
@@ -101,14 +101,14 @@ class Apart:
 
 def add_sample(
     timings: Timings,
-    lead: KernelDescription,
+    operator: Operator,
     backends: Mapping[str, Backend],
     arch: str,
     sample: Sample,
     facts: Mapping[str, Facts],
 ) -> None:
     """Adds the timings of one shape; those of another kernel source are left out."""
-    functional, sizes = parse_functional(lead, arch, sample.functional), _sizes(sample)
+    functional, sizes = operator.sampled_functional(arch, sample.functional), _sizes(sample)
     call = timings.add_call(sample.functional, sizes, scalars_of(functional, sizes))
     for timing in sample.timings:
         backend = backends.get(timing.backend)

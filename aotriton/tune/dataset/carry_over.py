@@ -65,7 +65,7 @@ def _deciding(
     for operator in operators:
         backends = {one.name: one for one in operator.backends}
         for sample in database.evidence.samples(arch, operator.name):
-            functional = parse_functional(operator.lead, arch, sample.functional)
+            functional = operator.sampled_functional(arch, sample.functional)
             sizes = {name: int(str(value)) for name, value in sample.shape.items()}
             for timing in sample.timings:
                 of = backends[timing.backend].timed_kernels if timing.backend in backends else ()

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
+from typing import TYPE_CHECKING
 
+from aotriton.rules.flash.split import OF_FP8, Keys
+from aotriton.tune.flash.keys import narrowed, sizes_without_tensor, stored
 from aotriton.tune.problem.dtypes import torch_dtype
 from aotriton.tune.problem.family import Inputs
 
+if TYPE_CHECKING:
+    import torch
 
-def inputs(sizes: Mapping[str, int], dtype: str, asked: Mapping[str, int], backward: bool, seed: int = 0) -> Inputs:
+
+def inputs(
+    sizes: Mapping[str, int],
+    dtype: str,
+    asked: Mapping[str, int],
+    backward: bool,
+    seed: int = 0,
+    keys: Keys = Keys.rows,
+) -> Inputs:
     """Normal q, k, v [batch, heads, seqlen, head_dim], and for the backward dout as well; ``asked`` has the scalars.
+    k and v are held as ``keys`` says.
 
     The backward's out and logsumexp are PyTorch's own, of its flash attention, and of a band those of all keys: what
     they hold does not change the time.
@@ -33,7 +47,8 @@ def inputs(sizes: Mapping[str, int], dtype: str, asked: Mapping[str, int], backw
     given = {"q": q, "k": k, "v": v}
     if not backward:
         made = {"out": torch.empty_like(q), "logsumexp": torch.empty(of_q[:3], device="cuda")}
-        return Inputs({**given, **made}, scalars, made)
+        given |= _held(given, keys, seed)
+        return Inputs({**given, **made}, scalars, made, sizes_without_tensor(keys, sizes["seqlen_k"]))
     group = of_q[1] // of_k[1]
     half_q, half_k, half_v = (x if kind.itemsize == 2 else x.bfloat16() for x in (q, k, v))
     out, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention(
@@ -42,3 +57,11 @@ def inputs(sizes: Mapping[str, int], dtype: str, asked: Mapping[str, int], backw
     given |= {"out": out.to(kind).contiguous(), "logsumexp": logsumexp.float().contiguous(), "dout": normal(of_q)}
     made = {"dq": torch.empty_like(q), "dk": torch.empty_like(k), "dv": torch.empty_like(v)}
     return Inputs({**given, **made}, scalars, made)
+
+
+def _held(given: Mapping[str, torch.Tensor], keys: Keys, seed: int) -> dict[str, torch.Tensor]:
+    """k and v, and what else a call has where they are held in another way than in rows of 16 bits."""
+    rows, scales = {name: given[name] for name in "kv"}, {}
+    for number, name in enumerate(rows if keys in OF_FP8 else ()):
+        rows[name], scales[name] = narrowed(given[name].float(), keys, seed + number)
+    return stored(rows, scales, keys, seed)

@@ -15,9 +15,10 @@ from aotriton.rules.expression import Environment
 from aotriton.rules.family import operator_of
 from aotriton.rules.flash.common import BANDED, PLAIN
 from aotriton.rules.flash.planned import PLANNED, TILE_ROWS
-from aotriton.rules.flash.split import SPLIT
+from aotriton.rules.flash.split import OF_FP8, SPLIT, Keys
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.rules.operators import Backend, derived_sizes
+from aotriton.tune.flash import keys as stored_keys
 from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
 from aotriton.tune.flash.plan import Plan, combine_tiles, plan_of, wrong_with
 from aotriton.tune.flash.split import ROWS, in_halves, sums, with_tiles
@@ -49,6 +50,8 @@ class Attention:
     are given, [batch, heads, seqlen_q] fp32, for every head. Heads are flat (normal logits) and peaked in turns.
     ``truth`` is the dtype of the high-precision arithmetic: fp32 without TF32 is 4 digits better than 16 bits, and fp32
     needs fp64.
+    ``keys``: how k and v are held. Of 8 bits they are codes, and the truth is of the numbers that these stand for times
+    the scale of their head, of which an ordinary implementation rounds none.
     ``multiprocessors`` says how persistent kernels split tiles. ``band``: row i sees keys from i + its begin to i + its
     end, of which there must be one.
     """
@@ -65,6 +68,8 @@ class Attention:
     multiprocessors: int
     seed: int = 0
     band: tuple[int, int] | None = None
+    keys: Keys = Keys.rows
+    _scales: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False)
     _results: dict[str, dict[Head, Expected]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -80,8 +85,8 @@ class Attention:
         q = normal(self.seqlen_q)
         q.view(-1, self.seqlen_q, self.head_dim)[1::2] *= PEAK
         self.q = q.to(self.dtype)
-        self.k = normal(self.seqlen_k).to(self.dtype)
-        self.v = normal(self.seqlen_k).to(self.dtype)
+        self.k = self._held("k", normal(self.seqlen_k))
+        self.v = self._held("v", normal(self.seqlen_k))
         self.dout = normal(self.seqlen_q).to(self.dtype)
         self.out = torch.empty_like(self.q)
         self.lse = torch.empty(self.q.shape[:3], dtype=torch.float32, device=self.device)
@@ -91,10 +96,28 @@ class Attention:
             for h in range(self.heads):
                 logits = self._logits((b, h))
                 lse = torch.logsumexp(logits, -1)
-                out = logits.sub_(lse[:, None]).exp_() @ self._high(self.v, (b, h))
+                out = logits.sub_(lse[:, None]).exp_() @ self._meant("v", (b, h))
                 self.lse[b, h] = lse
                 self.out[b, h] = out
                 self.delta[b, h] = (self._high(self.out, (b, h)) * self._high(self.dout, (b, h))).sum(-1)
+
+    def _held(self, name: str, numbers: torch.Tensor) -> torch.Tensor:
+        """k or v as kernels read it, but for its pages."""
+        if self.keys not in OF_FP8:
+            return numbers.to(self.dtype)
+        codes, self._scales[name] = stored_keys.narrowed(numbers, self.keys, self.seed + "kv".index(name))
+        return codes
+
+    def _meant(self, name: str, head: Head) -> torch.Tensor:
+        """What k or v of one head stands for."""
+        numbers = self._high(getattr(self, name), head)
+        return numbers * self._scales[name][head].to(self.truth) if name in self._scales else numbers
+
+    @cached_property
+    def _cache(self) -> dict[str, torch.Tensor]:
+        """What kernels of levels of ``keys`` read."""
+        rows = {"k": self.k, "v": self.v}
+        return {"q": self.q, **stored_keys.stored(rows, self._scales, self.keys, self.seed)}
 
     @cached_property
     def dq_rows(self) -> torch.Tensor:
@@ -209,6 +232,8 @@ class Attention:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """What kernels read."""
+        if self.keys:
+            return self._cache
         return {
             "q": self.q,
             "k": self.k,
@@ -234,9 +259,16 @@ class Attention:
     def scalars(self) -> dict[str, float]:
         begin, end = self.band or (0, 0)
         level = BANDED if self.band else PLAIN
+        if self.keys:
+            sizes = {"seqlen_q": self.seqlen_q, "seqlen_k": self.seqlen_k}
+            return {"sm_scale": self.sm_scale, **stored_keys.scalars(self.keys, sizes)}
         lengths = {"longest_q": self.seqlen_q, "longest_k": self.seqlen_k, "packed_sequences": 1}
         band = {"causal": self.causal, "level": level, "lo": begin, "hi": end, "features": 0}
         return {"sm_scale": self.sm_scale, **band, **lengths}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return stored_keys.sizes_without_tensor(self.keys, self.seqlen_k)
 
     def result(
         self, kernel: KernelDescription, argument: Tensor, tunables: Mapping[str, int]
@@ -360,7 +392,7 @@ class Attention:
         """sm_scale * q k^T of one head, -inf above the diagonal where causal, and outside of a band."""
         import torch
 
-        logits = (self._high(self.q, head) @ self._high(self.k, head).T).mul_(self.sm_scale)
+        logits = (self._high(self.q, head) @ self._meant("k", head).T).mul_(self.sm_scale)
         if self.causal or self.band:
             begin, end = self.band or (-self.seqlen_q, 0)
             rows = torch.arange(self.seqlen_q, device=self.device)[:, None]
@@ -377,7 +409,7 @@ class Attention:
 
         logits = self._logits(head)
         lse = torch.logsumexp(logits, -1)
-        out = rounded(rounded(logits.sub_(lse[:, None]).exp_()) @ self._high(self.v, head))
+        out = rounded(rounded(logits.sub_(lse[:, None]).exp_()) @ self._meant("v", head))
         delta = rounded(self._high(self.out, head) * self._high(self.dout, head)).sum(-1)
         return {"out": out, "lse": lse, "delta": delta}
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from random import Random
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import operator_of
 from aotriton.rules.flash.common import HEAD_DIM, REFERENCE_TILE, tiled_side, waves
 from aotriton.rules.flash.planned import ATTN_FWD_HOPPER_PLANNED, ATTN_FWD_PLAN, ATTN_FWD_PLANNED_COMBINE
-from aotriton.rules.flash.split import ATTN_FWD_COMBINE, ATTN_FWD_DECODE, ATTN_FWD_SPLIT
+from aotriton.rules.flash.split import (
+    ATTN_FWD_COMBINE,
+    ATTN_FWD_DECODE,
+    ATTN_FWD_SPLIT,
+    KEYS,
+    MOST_ROWS,
+    OF_FP8,
+    OF_PAGES,
+)
 from aotriton.rules.kernel import Functional
 from aotriton.tune.flash import estimate
+from aotriton.tune.flash import keys as stored_keys
 from aotriton.tune.problem.compute_unit import Candidate
 from aotriton.tune.problem.dtypes import torch_dtype
 from aotriton.tune.problem.family import Data, Inputs
@@ -60,8 +69,7 @@ class FlashTuning:
             return False  # of unequal lengths it is a band, so this cell is never reached
         if functional.kernel in SPLIT_QUERIES:
             served = seqlen_q in SPLIT_QUERIES[functional.kernel] and keys["max_seqlen_k"] in SPLIT_KEYS[seqlen_q]
-            # In pages, keys take a few hundredths longer, and the same images win.
-            return served and keys["waves"] == 1 and not functional.level
+            return served and keys["waves"] == 1 and _measures_level(functional, wish)
         if wish.bins.get("max_seqlen_q") and wish.bins.get("max_seqlen_k"):
             return True
         if functional.addressing == "general" and not any((wish.choices.get("ADDRESSING"), *wish.bins.values())):
@@ -109,8 +117,8 @@ class FlashTuning:
         )
 
     def data_key(self, problem: Problem) -> tuple[object, ...]:
-        functional = problem.functional
-        return functional["T"], problem.shape, bool(functional.get("CAUSAL", False)), functional.level
+        functional, keys = problem.functional, stored_keys.keys_of(problem.functional)
+        return functional["T"], problem.shape, bool(functional.get("CAUSAL", False)), functional.level, str(keys)
 
     def data(self, problem: Problem) -> Data:
         return self._attention(problem, 0)
@@ -124,22 +132,34 @@ class FlashTuning:
         from aotriton.tune.flash.reference import Attention
 
         asked = {"causal": 0} | scalars_of(problem.functional, problem.sizes)
+        keys = stored_keys.keys_of(problem.functional)
         return Attention(
             **problem.sizes,
             causal=bool(asked["causal"]),
-            band=(asked["lo"], asked["hi"]) if asked["level"] else None,
+            band=(asked["lo"], asked["hi"]) if asked["level"] and not keys else None,
+            keys=keys,
             dtype=torch_dtype(str(problem.functional["T"])),
             device="cuda",
-            truth=torch.float64 if problem.functional["T"] == "fp32" else torch.float32,
+            truth=torch.float64 if keys or problem.functional["T"] == "fp32" else torch.float32,
             multiprocessors=problem.functional.arch_spec.multiprocessors,
             seed=seed,
         )
 
+    def scalars(self, functional: Functional, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        keys = stored_keys.keys_of(functional)
+        return stored_keys.scalars(keys, sizes) if keys else {}
+
+    def given(self, functional: Functional) -> Set[str]:
+        return stored_keys.given(stored_keys.keys_of(functional))
+
     def draw(self, functional: Functional, random: Random) -> Shape:
         """Sequences of 16 to 16,384, of different lengths in 40 % of what is not causal; 1 to 64 heads, in groups of 1
         to 8, and batches of 1 to 64; of head dims that are padded, too. Where keys may be split, most calls
-        decode: one query in half of these, else up to 256, of up to 131,072 keys, in groups of up to 16.
+        decode: one query in half of these, else up to 256, of up to 131,072 keys, in groups of up to 16. Where a level
+        says how keys are held, all calls do.
         """
+        if stored_keys.keys_of(functional):
+            return _draw_of_cache(functional, random)
         padded = int(functional["BLOCK_DMODEL"])
         smaller = max((value for value in HEAD_DIM_RANK if value < padded), default=0)
         while True:
@@ -163,7 +183,8 @@ class FlashTuning:
 
         backward = any(one.name == "DO" for one in functional.kernel.arguments)
         sizes = dict(shape)
-        return inputs(sizes, str(functional["T"]), {"causal": 0} | scalars_of(functional, sizes), backward)
+        asked, keys = {"causal": 0} | scalars_of(functional, sizes), stored_keys.keys_of(functional)
+        return inputs(sizes, str(functional["T"]), asked, backward, keys=keys)
 
     def groups(self, functional: Functional) -> Sequence[Sequence[Cell]]:
         return estimate.groups(functional)
@@ -181,6 +202,37 @@ class FlashTuning:
 def _head_dim(functional: Functional) -> int:
     """Its columns, padded; those of most models where it has the same images for all."""
     return int(functional.get("BLOCK_DMODEL", HEAD_DIM_RANK[0]))
+
+
+def _measures_level(functional: Functional, wish: Wish) -> bool:
+    """Whether cells of the level of a kernel that splits keys are measured: those of 8 bits, and pages of 16 bits if
+    they are asked for. These take longer than rows, and the same images win; models of their own would be compared with
+    those of another backend for pages, which are of rows.
+    """
+    if not functional.level:
+        return True
+    keys = stored_keys.keys_of(functional)
+    own = functional.kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT)
+    return own and (keys in OF_FP8 or keys in wish.choices.get(KEYS.name, ()))
+
+
+def _draw_of_cache(functional: Functional, random: Random) -> Shape:
+    """A step of decoding in half of the calls, a few tokens or a chunk of a prompt in the others."""
+    padded, keys = int(functional["BLOCK_DMODEL"]), stored_keys.keys_of(functional)
+    smaller = max((value for value in HEAD_DIM_RANK if value < padded), default=0)
+    step = 16 if keys in OF_FP8 else 8
+    while True:
+        group = random.choice((1, 4, 7, 8, 16))
+        seqlen_q = 1 if random.random() < 0.5 else log_uniform(random, 2, MOST_ROWS // group)
+        seqlen_k = log_uniform(random, 256, LONGEST_DECODED)
+        if keys in OF_PAGES:
+            seqlen_k = -(-seqlen_k // stored_keys.PAGE) * stored_keys.PAGE
+        heads_k, batch = log_uniform(random, 1, 64 // group), log_uniform(random, 1, 128)
+        head_dim = padded if random.random() < 0.5 else random.randrange(smaller + step, padded + 1, step)
+        pairs, rows = batch * heads_k * group * seqlen_q * seqlen_k, batch * heads_k * (group * seqlen_q + seqlen_k)
+        if 4 * pairs * head_dim <= MOST_FLOPS and rows * head_dim * 2 <= MOST_BYTES:
+            return shape_of(batch=batch, heads_q=heads_k * group, heads_k=heads_k, seqlen_q=seqlen_q,
+                            seqlen_k=seqlen_k, head_dim=head_dim)  # fmt: skip
 
 
 def _may_split(functional: Functional) -> bool:

@@ -39,7 +39,8 @@ class Sequences:
     def time(self, draw: Draw) -> list[SequenceTiming]:
         """Median microseconds of each sequence, all of them interleaved; Disagreement where results differ.
 
-        A sequence that has nothing to hand on in its workspace is left out: another backend serves that call.
+        A sequence of the lead's call that has nothing to hand on in its workspace is left out: another backend serves
+        that call.
         """
         self._make_room()
         given = tuning(draw.functional.kernel.family).inputs(draw.functional, draw.shape)
@@ -91,14 +92,14 @@ class Sequences:
 
         def launch() -> None:
             for candidate, operands in calls:
-                self._binding.launch(candidate, operands, given.scalars, stream=stream)
+                self._binding.launch(candidate, operands, given.scalars, given.sizes, stream=stream)
 
         return launch
 
     def _workspace(
         self, backend: Backend, draw: Draw, scalars: Mapping[str, float], sequence: LaunchSequence
     ) -> dict[str, Any] | None:
-        """The backend's workspace tensors; None where one has no element."""
+        """The backend's workspace tensors; None where one has no element, and another backend may do without it."""
         sizes = tuning(draw.functional.kernel.family).sizes(dict(draw.shape))
         if backend.sizes:
             asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "tunable"}
@@ -108,7 +109,8 @@ class Sequences:
                 backend, Environment(sizes, numbers, tunables, multiprocessors=self._multiprocessors)
             )
         made = {one.name: self._empty(one, sizes, str(draw.functional["T"])) for one in backend.workspace}
-        return made if all(tensor.numel() for tensor in made.values()) else None
+        of_lead = draw.functional.kernel is operator_of(draw.functional.kernel).lead
+        return made if not of_lead or all(tensor.numel() for tensor in made.values()) else None
 
     def _empty(self, operand: Operand, sizes: Mapping[str, int], chosen: str) -> Any:
         dtype = getattr(self._torch, NAMES[chosen if operand.dtype == "T" else operand.dtype])

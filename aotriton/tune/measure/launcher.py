@@ -21,7 +21,7 @@ from aotriton.tune.measure.launch_sequences import Sequences
 from aotriton.tune.measure.nvml import ManagedGpu
 from aotriton.tune.measure.requests import Conditions, Device, Draw, Request, Timed
 from aotriton.tune.problem.accuracy import Check
-from aotriton.tune.problem.family import Data, further_data, results_of, scratch_of, tuning
+from aotriton.tune.problem.family import Data, further_data, results_of, scratch_of, sizes_of, tuning
 from aotriton.tune.problem.problems import Problem
 
 NO_BINDING = "the library's Python binding is missing: " + (
@@ -182,7 +182,8 @@ class GpuLauncher:
         scalars, stream = data.scalars, self.torch.cuda.current_stream().cuda_stream
         if kernel.called:
             return partial(candidate, **operands, **scalars)
-        return lambda: self.binding.launch(candidate, operands, scalars, stream=stream)
+        sizes = sizes_of(data)
+        return lambda: self.binding.launch(candidate, operands, scalars, sizes, stream=stream)
 
     def check(self, opened: Opened) -> Check:
         return self._check(opened, self._data)

@@ -6,8 +6,8 @@ The module of a family at this stop, ``tune/<family>/``, has an object of this k
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -51,6 +51,7 @@ class Inputs:
     tensors: Mapping[str, Any]
     scalars: Mapping[str, float]
     results: Mapping[str, Any]
+    sizes: Mapping[str, int] = field(default_factory=dict)  # that no tensor has
 
 
 class Tuning(Protocol):
@@ -83,16 +84,24 @@ class Tuning(Protocol):
         multiples of tiles. What may win is checked on them, too. A family may lack this function.
         """
 
+    def scalars(self, functional: Functional, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """The scalars that the operator's checks set in a measured call of a level that no scalar is the source of. A
+        family without such levels may lack this function and the next one.
+        """
+
+    def given(self, functional: Functional) -> Set[str]:
+        """The optional operands that measured calls of such a level have."""
+
     def draw(self, functional: Functional, random: Random) -> Shape:
-        """A random shape that calls of this functional of an operator's lead may have: its sizes as the operator names
-        them.
+        """A random shape that calls of this functional of one of an operator's leads may have: its sizes as the
+        operator names them.
 
         Cost models are fitted on such shapes, so they must cover all calls that are to be predicted well. This and
         ``inputs`` are needed only where kernels describe their work.
         """
 
     def inputs(self, functional: Functional, shape: Shape) -> Inputs:
-        """A call of the lead's operator, from a seed, on the current GPU."""
+        """A call of the functional's operator, from a seed, on the current GPU."""
 
     def groups(self, functional: Functional) -> Sequence[Sequence[Cell]]:
         """The cells, in groups that share a winner where nothing is measured."""
@@ -124,6 +133,24 @@ def tuning(name: str) -> Tuning:
 def further_data(own: Tuning, problem: Problem) -> dict[str, Data]:
     """``Tuning.further``, none where the family has no such function."""
     return dict(own.further(problem)) if hasattr(own, "further") else {}
+
+
+def sizes_of(data: Data) -> Mapping[str, int]:
+    """The sizes that no tensor has, as the rows of keys in pages: ``data.sizes``, where there are any."""
+    found: Mapping[str, int] = getattr(data, "sizes", {})
+    return found
+
+
+def scalars_of_level(functional: Functional, sizes: Mapping[str, int]) -> dict[str, int]:
+    """``Tuning.scalars``, none at level 0 and where the family has no such function."""
+    own = tuning(functional.kernel.family)
+    return dict(own.scalars(functional, sizes)) if functional.level and hasattr(own, "scalars") else {}
+
+
+def given_at_level(functional: Functional) -> Set[str]:
+    """``Tuning.given``, none at level 0 and where the family has no such function."""
+    own = tuning(functional.kernel.family)
+    return own.given(functional) if functional.level and hasattr(own, "given") else frozenset()
 
 
 def results_of(kernel: KernelDescription) -> list[Tensor]:

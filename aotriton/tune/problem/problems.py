@@ -13,7 +13,7 @@ from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import kernel as description
 from aotriton.rules.family import operator_of
 from aotriton.rules.kernel import Functional, KernelDescription, Value, parse_functional
-from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.family import given_at_level, scalars_of_level, tuning
 
 Cell = tuple[int, ...]
 Shape = tuple[tuple[str, int], ...]  # the sizes of the tensors by name
@@ -111,7 +111,7 @@ def scalars_of(functional: Functional, sizes: Mapping[str, int]) -> dict[str, in
     """The scalars of a measured call with these sizes: those that the choices pin, and those that the checks set."""
     environment, operator = Environment(sizes), operator_of(functional.kernel)
     internal = {one.name: evaluate(one.measured, environment) for one in operator.scalars if one.internal}
-    return internal | _pinned(functional)
+    return internal | _pinned(functional) | scalars_of_level(functional, sizes)
 
 
 def _pinned(functional: Functional) -> dict[str, int]:
@@ -122,10 +122,11 @@ def _pinned(functional: Functional) -> dict[str, int]:
 def is_served(functional: Functional, sizes: Mapping[str, int], multiprocessors: int) -> bool:
     """Whether the kernel's guards allow a measured call of these sizes, whose other scalars are 0."""
     sizes = tuning(functional.kernel.family).sizes(sizes) if sizes and _guards_sizes(functional.kernel) else sizes
+    present = given_at_level(functional)
     measured = scalars_of(functional, sizes) if sizes else _pinned(functional)
     for guard in functional.kernel.all_guards(sizes.keys()):
         named = {str(name): 0 for code, name in guard.condition.postfix() if code == "scalar"}
-        environment = Environment(sizes, named | measured, multiprocessors=multiprocessors)
+        environment = Environment(sizes, named | measured, present=present, multiprocessors=multiprocessors)
         if not evaluate(guard.condition, environment):
             return False
     return True

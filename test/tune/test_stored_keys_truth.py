@@ -1,0 +1,154 @@
+"""The tuner's truth of keys and values that caches hold: of the numbers that codes and scales stand for, where the
+block table says, and what kernels make of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="the reference needs torch, which only tuning machines have")
+
+import torch
+
+from aotriton.rules.flash.split import ATTN_FWD_DECODE, ATTN_FWD_SPLIT, OF_FP8, OF_PAGES, Keys
+from aotriton.rules.kernel import KernelDescription, Tensor
+from aotriton.tune.flash.keys import PAGE
+from aotriton.tune.flash.reference import PARTIAL, Attention
+from aotriton.tune.problem.accuracy import Check
+from aotriton.tune.problem.family import results_of
+
+HELD = [one for one in Keys if one]
+BY_LEVEL = pytest.mark.parametrize("keys", HELD, ids=str)
+TUNABLES = {"BLOCK_M": 16, "BLOCK_N": 32, "EARLY": 0}
+
+
+def attention(keys: Keys, seqlen_k: int = 512, seed: int = 3) -> Attention:
+    return Attention(
+        2, 3, 4, seqlen_k, 32, False, torch.bfloat16, "cpu", torch.float64, multiprocessors=24, seed=seed, keys=keys
+    )
+
+
+def meant(data: Attention) -> tuple[torch.Tensor, torch.Tensor]:
+    """k and v [batch, heads, rows, columns] of float64, from what a kernel is given."""
+    found = []
+    for name in "kv":
+        numbers = data.tensors[name].double()
+        if data.keys in OF_PAGES:
+            pages = data.tensors["block_table"].long()
+            numbers = numbers[pages].permute(0, 2, 1, 3, 4).flatten(2, 3)
+        if data.keys in OF_FP8:
+            numbers = numbers * data.tensors[f"{name}_descale"].double()[:, :, None, None]
+        found.append(numbers)
+    return found[0], found[1]
+
+
+@BY_LEVEL
+def test_the_truth_is_of_what_a_kernel_is_given(keys: Keys) -> None:
+    """By torch's own attention in float64: codes times scales, in the order of the table; keys are of 8 bits, and each
+    head's scale is another one.
+    """
+    data = attention(keys)
+    k, v = meant(data)
+    out = torch.nn.functional.scaled_dot_product_attention(data.q.double(), k, v)
+    for head, expected in data.expected("out").items():
+        torch.testing.assert_close(out[head], expected.value, rtol=1e-12, atol=1e-12)
+    of_8_bits = keys in OF_FP8
+    assert (data.tensors["k"].element_size() == 1) == of_8_bits
+    assert set(data.tensors) - {"q", "k", "v"} == {
+        *(("k_descale", "v_descale") if of_8_bits else ()),
+        *(("block_table", "seqused_k") if keys in OF_PAGES else ()),
+    }
+    if of_8_bits:
+        scales = torch.stack([data.tensors[f"{name}_descale"] for name in "kv"])
+        assert len(scales.unique()) == scales.numel()
+        assert float(data.tensors["k"].float().abs().max()) < 240
+        assert float((k - k.bfloat16().double()).abs().max()) > 0  # what no tensor of 16 bits would hold
+
+
+@BY_LEVEL
+def test_an_ordinary_implementation_is_right(keys: Keys) -> None:
+    """One that rounds weights and results to the queries' type; not one that leaves out a scale, or takes pages in
+    another order.
+    """
+    data = attention(keys)
+    assert data.compare("out", ordinary(data)).wrong is None
+    for name in ("k_descale", "v_descale") if keys in OF_FP8 else ():
+        whole = data.tensors[name].clone()
+        data.tensors[name].fill_(1.0)
+        assert "out" in str(data.compare("out", ordinary(data)).wrong), name
+        data.tensors[name].copy_(whole[:, [1, 2, 0]])
+        assert "out" in str(data.compare("out", ordinary(data)).wrong), name
+        data.tensors[name].copy_(whole)
+    if keys in OF_PAGES:
+        data.tensors["block_table"][1, :2] = data.tensors["block_table"][1, :2].flip(0).clone() * 0
+        assert "out" in str(data.compare("out", ordinary(data)).wrong)
+
+
+def ordinary(data: Attention) -> torch.Tensor:
+    k, v = meant(data)
+    weights = (data.q.double() @ k.mT * data.sm_scale).softmax(-1).to(data.dtype).double()
+    return (weights @ v).to(data.dtype)
+
+
+def test_rows_that_do_not_fill_pages_are_refused() -> None:
+    """There is no size of pages that a caller could have meant."""
+    with pytest.raises(ValueError, match=f"do not fill pages of {PAGE}"):
+        assert attention(Keys.pages, seqlen_k=PAGE + 1).tensors
+
+
+def test_other_seeds_have_other_scales_and_pages() -> None:
+    """So that what may win is checked on them, too."""
+    tensors = [attention(Keys.pages_fp8e4nv, seed=seed).tensors for seed in (3, 4)]
+    for name in ("k_descale", "v_descale", "block_table"):
+        assert not torch.equal(tensors[0][name], tensors[1][name])
+
+
+def interpreted(
+    launch: Any, data: Attention, kernel: KernelDescription, without: frozenset[str] = frozenset()
+) -> list[Check]:
+    """What the judge says of the results that the kernel leaves, by Triton's interpreter, whose bf16 is not rounded;
+    ``without`` some operands.
+    """
+    results = {one.operand.name: data.result(kernel, one, TUNABLES) for one in results_of(kernel)}
+    given = {name: one for name, one in data.tensors.items() if name not in without}
+    tensors = [one for one in kernel.arguments if isinstance(one, Tensor)]
+    read = {one.name: given[one.operand.name].double().numpy() for one in tensors if one.operand.name in given}
+    written = {one.name: tuple(results[one.operand.name][0].shape) for one in results_of(kernel)}
+    sizes = {"batch": data.batch, "heads_q": data.heads, "seqlen_q": data.seqlen_q, "head_dim_v": data.head_dim}
+    sizes |= {"partial_splits": len(results[PARTIAL][0]), **data.sizes}
+    values = {"T": "fp16", "BLOCK_DMODEL": data.head_dim, "ADDRESSING": "offset32", "KEYS": data.keys, **TUNABLES}
+    values |= {**data.scalars, "multiprocessors": data.multiprocessors}
+    paged = {one.name: one.operand.paged_dims for one in tensors if data.keys in OF_PAGES and one.operand.paged_dims}
+    made = launch(kernel.name, read, written, values, 0, frozenset(), {}, paged, sizes)
+    filled = {}
+    for one in results_of(kernel):
+        tensor, number = data.result(kernel, one, TUNABLES)
+        found = torch.from_numpy(made[one.name])
+        untouched = bool(found.numel()) and bool((found == found.flatten()[0]).all())
+        filled[one.operand.name] = tensor.copy_(torch.full_like(found, number) if untouched else found)
+    for one in results_of(kernel):
+        data.expect(kernel, one)
+    return [data.check(kernel, one, TUNABLES, filled) for one in results_of(kernel)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "kernel", "seqlen_k"),
+    [
+        (Keys.pages, ATTN_FWD_SPLIT, 192),
+        (Keys.fp8e4nv, ATTN_FWD_DECODE, 192),
+        (Keys.pages_fp8e4nv, ATTN_FWD_DECODE, 128),
+        (Keys.fp8e4b8, ATTN_FWD_SPLIT, 128),
+    ],
+    ids=lambda one: getattr(one, "name", str(one)),
+)
+def test_kernels_are_judged(launch: Any, keys: Keys, kernel: KernelDescription, seqlen_k: int) -> None:
+    """Each level's kernel is right, with split keys and with one split, and wrong if it ignores a scale."""
+    rows = 4 if kernel is ATTN_FWD_DECODE else 20
+    data = Attention(1, 2, rows, seqlen_k, 32, False, torch.float16, "cpu", torch.float64, 24, seed=3, keys=keys)
+    assert bool(len(data.result(kernel, results_of(kernel)[2], TUNABLES)[0])) == (seqlen_k > 128)
+    assert [one.wrong for one in interpreted(launch, data, kernel)] == [None] * 4
+    for name in ("k_descale", "v_descale") if keys in OF_FP8 else ():
+        wrong = [one.wrong for one in interpreted(launch, data, kernel, frozenset({name}))]
+        assert any(wrong), name
