@@ -82,9 +82,10 @@ def test_no_backend_ignores_a_feature() -> None:
     seen = 0
     operators = {one.name: one for one in feature_table.OPERATORS}
     for (says, name, _), backends in table().served.items():
-        given = {one.name for one in (*operators[name].operands, *operators[name].scalars)}
+        of_operator = operators[name]
+        given = {one.name for one in of_operator.operands} | {one.name for one in of_operator.scalars}
         asked = [one for one in features.SERVED if one.says == says and one.bit and given & {*one.fields}]
-        kernels = {one.name: one.kernels for one in operators[name].backends}
+        kernels = {one.name: one.kernels for one in of_operator.backends}
         for backend, one in product(backends, asked):
             taken = {of for kernel in kernels[backend] for argument in kernel.arguments for of in _names(argument)}
             assert taken & {*one.fields}, f"{name}: {backend} serves {one.name}, and takes nothing of it"
@@ -96,7 +97,7 @@ def _names(argument: Argument) -> set[str]:
     """The operands and scalars that an argument is made of."""
     if isinstance(argument, Tensor):
         return {argument.operand.name}
-    return {name for _, name in argument.value.postfix()} if isinstance(argument, Number) else set()
+    return {str(name) for _, name in argument.value.postfix()} if isinstance(argument, Number) else set()
 
 
 def test_what_explain_chooses_is_in_the_table() -> None:
