@@ -42,11 +42,22 @@ def test_dry_run_lists_problems_and_counts_candidates(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_levels_have_names(tmp_path: Path) -> None:
+    """An option takes the names of a choice's values, as functionals spell them."""
+    given = "--kernel", "attn_fwd_decode", "--head-dim", "64", "--keys", "pages_fp8e4nv"
+    done = tune(tmp_path, "--dry-run", "--arch", "sm_90", *given)
+    assert done.returncode == 0, done.stderr
+    listed = [line for line in done.stdout.splitlines() if line.startswith("attn_fwd_decode")]
+    assert listed
+    assert all("KEYS=pages_fp8e4nv" in line for line in listed)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--head-dim", "48"], "--head-dim: invalid choice: 48"),
         (["--seqlen-q", "100"], "--seqlen-q: invalid choice: 100"),
+        (["--keys", "fp8"], "--keys: invalid choice: 'fp8'"),
         (
             ["--arch", "gfx942", "--addressing", "descriptor", "--kernel", "attn_fwd", "--dry-run"],
             "leave no problem on gfx942",

@@ -108,10 +108,11 @@ def check_positive(parser: argparse.ArgumentParser, options: argparse.Namespace,
             parser.error(f"--{name.replace('_', '-')} must be positive, not {value}")
 
 
-def _reader(values: Iterable[Value]) -> Callable[[str], Value]:
-    """From text to the one of these values that it spells; the text, where it spells none."""
+def _reader(values: Sequence[Value]) -> Callable[[str], Value]:
+    """From text to a value: the one of these that it spells, where they have names; the text, if it spells none."""
+    kind = type(values[0])
     spelled = {str(value): value for value in values}
-    return lambda text: spelled.get(text, text)
+    return kind if kind in (int, str) else lambda text: spelled.get(text, text)
 
 
 def _shared(of: Family) -> set[str]:

@@ -143,14 +143,18 @@ def sizes_of(data: Data) -> Mapping[str, int]:
 
 def scalars_of_level(functional: Functional, sizes: Mapping[str, int]) -> dict[str, int]:
     """``Tuning.scalars``, none at level 0 and where the family has no such function."""
+    if not functional.level:
+        return {}
     own = tuning(functional.kernel.family)
-    return dict(own.scalars(functional, sizes)) if functional.level and hasattr(own, "scalars") else {}
+    return dict(own.scalars(functional, sizes)) if hasattr(own, "scalars") else {}
 
 
 def given_at_level(functional: Functional) -> Set[str]:
     """``Tuning.given``, none at level 0 and where the family has no such function."""
+    if not functional.level:
+        return frozenset()
     own = tuning(functional.kernel.family)
-    return own.given(functional) if functional.level and hasattr(own, "given") else frozenset()
+    return own.given(functional) if hasattr(own, "given") else frozenset()
 
 
 def results_of(kernel: KernelDescription) -> list[Tensor]:
