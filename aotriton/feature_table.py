@@ -33,7 +33,7 @@ DATABASE = Path(__file__).parent / "rules" / "tuning_database.sqlite3"
 OPERATORS = family("flash").operators[:2]  # forward and backward
 TYPES = tuple(map(str, c.T_PORTABLE.values))
 # The largest head dim of each value that some kernel rounds up to: those between are served alike.
-WIDTHS = sorted(int(one) for one in {*c.HEAD_DIM.values, *c.HEAD_DIM_SLIM.values})
+WIDTHS = sorted(int(one) for one in {*c.HEAD_DIM_PORTABLE.values, *c.HEAD_DIM_SLIM.values})
 # Batch, heads of q and of k, queries and keys: backends are for many calls or for few.
 SHAPES = (
     (2, 32, 32, 512, 512),
@@ -164,7 +164,7 @@ class _Call:
     @cached_property
     def environment(self) -> Environment:
         scalars = {one.name: int(one.default or 0) for one in self.operator.scalars if one.dtype != "fp32"}
-        of_sizes = self.sizes["head_dim"] == self.sizes["head_dim_v"] and not self.asked.odd
+        of_sizes = self.sizes["head_dim"] == self.sizes["head_dim_v"] <= c.MOST_PLAIN and not self.asked.odd
         given = f.bits(self.features) | (f.USED_K.bit if f.PAGES in self.features else 0)
         scalars |= band(self.mask, self.sizes, given, plain=not given and of_sizes and self.dtype != "fp32")
         scalars |= {f"longest_{side}": self.sizes[f"seqlen_{side}"] for side in "qk"} | {c.SEQUENCES.name: 1}

@@ -110,7 +110,8 @@ def checked(model: str, call: Call, dtype: str) -> WantedCall:
     features = bits(one for one in SERVED if own.get(one.asked))
     widths = sizes["head_dim"], sizes["head_dim_v"]
     aligned = dtype != "fp32" and not any(width % c.WIDTH.multiple_of for width in widths)
-    scalars = band(own, sizes, features, plain=aligned and not features and widths[0] == widths[1])
+    plain = aligned and not features and widths[0] == widths[1] <= c.MOST_PLAIN
+    scalars = band(own, sizes, features, plain)
     longest = {"longest_q": sizes["seqlen_q"], "longest_k": sizes["seqlen_k"], c.SEQUENCES.name: 1}
     made = WantedCall(model, call, dtype, sizes, scalars | longest, frozenset(given), aligned)
     return replace(made, reason=call.reason or refusal(call.operator, sizes, features))

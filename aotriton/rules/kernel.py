@@ -404,6 +404,8 @@ class KernelDescription:
     impossible: tuple[Mapping[str, Value], ...] = ()
     guards: tuple[Guard, ...] = ()
     restrictions: tuple[Restriction, ...] = ()
+    # By arch, combinations of choices whose images may spill registers: those of which no config fits.
+    may_spill: Mapping[str, tuple[Mapping[str, Value], ...]] = field(default_factory=dict)
     needs: tuple[str, ...] = ()  # among CAPABILITIES of rules/arch.py
     archs: tuple[str, ...] = ()  # empty: all
     gluon: bool = False  # written in Gluon: descriptors name their layout in shared memory
@@ -754,6 +756,12 @@ class Functional:
     @property
     def arch_spec(self) -> ArchSpec:
         return arch_spec(self.arch)
+
+    @property
+    def may_spill(self) -> bool:
+        """Whether its images may spill registers, as all of them do."""
+        rows = self.kernel.may_spill.get(self.arch, ())
+        return any(all(self[name] == value for name, value in row.items()) for row in rows)
 
     def __str__(self) -> str:
         """``T=bf16 WIDTH=64``; choices at their default are left out."""

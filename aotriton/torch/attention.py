@@ -60,7 +60,7 @@ def attention(
     sinks. With ``return_logsumexp`` also the logarithm of the softmax's denominator, which has no gradient.
 
     q: [batch, heads_q, seqlen_q, head_dim]; k: [batch, heads_k, seqlen_k, head_dim]; v: [batch, heads_k, seqlen_k,
-    head_dim_v]; heads_q a multiple of heads_k, both head dims 1 to 256. float16, bfloat16 or float32, any strides.
+    head_dim_v]; heads_q a multiple of heads_k, both head dims 1 to 512. float16, bfloat16 or float32, any strides.
     ``causal``: a query sees no key behind its own position, which is key i for query i, or with the ``causal_variant``
     "bottom_right" the key that is as far from the last key as the query is from the last query. A query sees
     ``window_left`` keys before its position and ``window_right`` behind it; -1: all. The result of a query that sees no

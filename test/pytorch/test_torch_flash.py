@@ -481,8 +481,8 @@ def test_what_is_not_served_is_refused() -> None:
         flash.flash_attn_func(Q, K, V, 0.5, return_attn_probs=True)
     with pytest.raises(NotImplementedError, match="flash_attn_varlen_func: q_descale is given, and no kernel has q of"):
         flash.flash_attn_varlen_qkvpacked_func(PACKED, STARTS, 9, q_descale=torch.ones(4, 4))
-    wide = torch.zeros(1, 3, 2, 264)
-    with pytest.raises(RuntimeError, match="q has head_dim 264"):
+    wide = torch.zeros(1, 3, 2, 520)
+    with pytest.raises(RuntimeError, match="q has head_dim 520"):
         flash.flash_attn_func(wide, wide, wide)
 
 

@@ -98,7 +98,7 @@ Q, K = tensor(2, 4, 6, 16), tensor(2, 4, 5, 16)
 ELSEWHERE = [
     ((Q, Q, Q, 0.0, False, True), {}, "return_debug_mask"),
     ((Q, Q, Q), {"scale": -1.0}, "attn_fwd: sm_scale is -1, which must be finite, and not negative"),
-    ((tensor(1, 2, 3, 264),) * 3, {}, "attn_fwd: q has head_dim 264, which must be from 1 to 256"),
+    ((tensor(1, 2, 3, 520),) * 3, {}, "attn_fwd: q has head_dim 520, which must be from 1 to 512"),
 ]
 
 

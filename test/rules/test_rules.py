@@ -318,7 +318,7 @@ def test_unknown_names_are_errors() -> None:
     for text in ("T=fp8", "T=bf16", "CAUSAL=False T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", "nonsense"):
         with pytest.raises(ValueError, match=f"{text!r} is not a functional of this kernel"):
             parse_functional(ATTN_FWD, "sm_90", text)
-    with pytest.raises(ValueError, match=r"attn_fwd: BLOCK_DMODEL must be among \(32, 64, 128, 256\), not 48"):
+    with pytest.raises(ValueError, match=r"attn_fwd: BLOCK_DMODEL must be among \(32, 64, 128, 256, 512\), not 48"):
         ATTN_FWD.functional("sm_90", T="bf16", BLOCK_DMODEL=48, CAUSAL=False, ADDRESSING="general")
     with pytest.raises(ValueError, match=r"attn_fwd: choices are \['LEVEL', 'T', .*\], got \['T', 'X'\]"):
         ATTN_FWD.functional("sm_90", T="bf16", X=1)

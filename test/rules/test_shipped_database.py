@@ -192,7 +192,7 @@ def test_every_winner_is_of_a_description(content: Content) -> None:
 
 def test_every_model_is_of_todays_terms_and_image(content: Content) -> None:
     """It has a coefficient for each of TERMS, none negative; its kernel's source is the one that was timed, its image
-    was compiled, spills nothing, and was timed often enough; it is off by less than MOST_ERROR.
+    was compiled, spills nothing unless its description says so, and was timed often enough; it is off by less than MOST_ERROR.
     """
     assert content.models
     for model in content.models:
@@ -207,7 +207,8 @@ def test_every_model_is_of_todays_terms_and_image(content: Content) -> None:
         assert model.image in content.facts, name
         config, _, _ = content.facts[model.image]
         assert image_name(kernel, model.arch, model.functional, config) == model.image, name
-        assert content.spills[model.image] == 0, name
+        may_spill = parse_functional(kernel, model.arch, model.functional).may_spill
+        assert may_spill or content.spills[model.image] == 0, name
         assert model.samples >= FEWEST, name
         assert 0 <= model.error < MOST_ERROR, name
         assert model.saves >= 0, name

@@ -126,6 +126,8 @@ RIGHT: dict[str, Change] = {
     "values of a smaller head dim": lambda: of_heads(64, 24),
     "values of a larger head dim": lambda: of_heads(40, 256) | {"sinks": floats(4)},
     "head dims that are no multiples of 8": lambda: of_heads(1, 255) | bias(),
+    "wide heads": lambda: of_heads(512, 512) | bias(),
+    "wide heads of odd head dims": lambda: of_heads(511, 257) | {"softcap": 30.0, "sinks": floats(4)},
 }
 WRONG: dict[str, tuple[Change, str, str]] = {
     "bias of packed": (lambda: packed() | bias(1, 4, 48, 48), "not_supported", "bias"),
@@ -187,8 +189,8 @@ WRONG: dict[str, tuple[Change, str, str]] = {
         "invalid_stride",
         "alibi_slopes",
     ),
-    "head dim 257": (lambda: of_heads(257, 64), "not_supported", "head_dim"),
-    "values of head dim 257": (lambda: of_heads(64, 257), "not_supported", "head_dim_v"),
+    "head dim 513": (lambda: of_heads(513, 64), "not_supported", "head_dim"),
+    "values of head dim 513": (lambda: of_heads(64, 513), "not_supported", "head_dim_v"),
     "out of another head dim than v": (lambda: {"v": made(2, 2, 48, 72)}, "invalid_shape", "head_dim_v"),
     "sinks in bf16": (lambda: {"sinks": made(4)}, "invalid_dtype", "sinks"),
     "sinks of heads of k": (lambda: {"sinks": floats(2)}, "invalid_shape", "sinks"),

@@ -84,9 +84,12 @@ TEST("values elsewhere, and other head dims, are refused by name") {
       {[](auto& p) { p.v.strides[2] += 64; }, kElsewhere},
       {[](auto& p) { p.v.sizes[3] = p.out.sizes[3] = 256; },
        "attn_fwd: v has head_dim_v 256, which must be 512 where q has head_dim 576"},
-      {[](auto& p) { p.q.sizes[3] = p.k.sizes[3] = 512; }, "attn_fwd: q has head_dim 512, which must be from 1 to 256"},
-      {[](auto& p) { p.q.sizes[3] = p.k.sizes[3] = 256; },
-       "attn_fwd: v has head_dim_v 512, which must be from 1 to 256"},
+      {[](auto& p) { p.q.sizes[3] = p.k.sizes[3] = 577; }, "attn_fwd: q has head_dim 577, which must be from 1 to 512"},
+      {[](auto& p) {
+         p.q.sizes[3] = p.k.sizes[3] = 512, p.v.sizes[3] = p.out.sizes[3] = 576;
+         for (size_t dim = 0; dim < 3; ++dim) p.out.strides[dim] *= 2;
+       },
+       "attn_fwd: v has head_dim_v 576, which must be from 1 to 512"},
       {[](auto& p) { p.q.dtype = p.k.dtype = p.v.dtype = p.out.dtype = AOTRITON_FLOAT32; },
        "attn_fwd: head_dim 576 is for fp16 and bf16 in rows of 16 bytes, without bias, ALiBi and dropout, and without "
        "the hint batch_invariant"},
@@ -102,7 +105,7 @@ TEST("values elsewhere, and other head dims, are refused by name") {
   backward.v = backward.k;
   backward.v.sizes[3] = 512;
   CHECK(!supported(backward, {}));
-  CHECK_EQ(last_error_message(), std::string("attn_bwd: q has head_dim 576, which must be from 1 to 256"));
+  CHECK_EQ(last_error_message(), std::string("attn_bwd: q has head_dim 576, which must be from 1 to 512"));
   CHECK(recording.launches.empty());
 }
 

@@ -74,12 +74,12 @@ TEST("waves counts tiles of 128 rows against multiprocessors, rounded up") {
   CHECK_EQ(waves(1 << 5, 1 << 5, 1 << 24, 1), int64_t{1} << 27);
 }
 
-TEST("every head dim from 8 to 256 is padded to the next of 32, 64, 128, 256") {
-  for (int64_t d = 8; d <= 256; d += 8) {
+TEST("every head dim from 8 to 512 is padded to the next of 32, 64, 128, 256, 512") {
+  for (int64_t d = 8; d <= 512; d += 8) {
     Explanation explanation;
     const Error error = explain(fwd_call({.head_dim = d}), "gfx942", 0, &explanation);
     CHECK_EQ(error, d <= 32 ? Error::no_winner : Error::success);  // 32 is not in this build
-    const std::string padded = d <= 32 ? "32" : d <= 64 ? "64" : d <= 128 ? "128" : "256";
+    const std::string padded = d <= 32 ? "32" : d <= 64 ? "64" : d <= 128 ? "128" : d <= 256 ? "256" : "512";
     CHECK_CONTAINS(d <= 32 ? last_error_message() : explanation.kernels[0].functional, " BLOCK_DMODEL=" + padded + " ");
   }
 }
@@ -90,7 +90,7 @@ TEST("explain says which bin, image and origin a call has, on both sides of ever
   CHECK_EQ(one_wave.kernel, std::string("attn_fwd"));
   CHECK_EQ(one_wave.arch, std::string("sm_90"));
   CHECK_EQ(one_wave.functional, std::string("T=bf16 BLOCK_DMODEL=64 CAUSAL=False ADDRESSING=descriptor"));
-  CHECK_EQ(one_wave.godel_number, 32);
+  CHECK_EQ(one_wave.godel_number, 38);
   CHECK_EQ(one_wave.key_count, 3);
   CHECK_EQ(one_wave.keys[0].name, std::string("max_seqlen_q"));
   CHECK_EQ(one_wave.keys[0].value, 65);

@@ -134,8 +134,8 @@ def test_each_call_has_its_image_or_a_reason() -> None:
         found = serve(call, "bf16", **target)
         assert not found.reason
         assert found.images
-    (large, *_) = calls_of(LLAMA | {"head_dim": 264})
-    assert "head_dim 264, which must be from 1 to 256" in str(serve(large, "bf16", **target).reason)
+    (large, *_) = calls_of(LLAMA | {"head_dim": 520})
+    assert "head_dim 520, which must be from 1 to 512" in str(serve(large, "bf16", **target).reason)
 
 
 def test_the_command_says_what_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

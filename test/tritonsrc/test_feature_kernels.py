@@ -164,7 +164,24 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+BOTTOM_RIGHT: dict[str, Any] = {"causal": True, "causal_variant": "bottom_right"}
+# What calls of head dims above 256 have: with it alone they are at a level with features.
+WIDE = [
+    Case((40,), (40,), causal=True, heads_k=1, group=2, head_dim=512, dtype="bf16", addressing="descriptor"),
+    Case((33,), (70,), window=(20, 0), causal_variant="bottom_right", softcap=4.0, sinks=True, heads_k=1, head_dim=257,
+         layout="odd", number=1),
+    Case((37,) * 2, (50,) * 2, bias="hiding", dropout=0.1, heads_k=1, head_dim=320, head_dim_v=512, dtype="bf16",
+         addressing="descriptor", number=2),
+    Case((5, 0, 41), (33, 7, 41), packed=True, beyond=6, **BOTTOM_RIGHT, alibi="heads", sinks=True, heads_k=1,
+         head_dim=384, head_dim_v=64, addressing="offset32", number=3),
+    Case((40,), (45,), alibi="heads", dropout=0.5, heads_k=1, head_dim=64, head_dim_v=300, dtype="fp32", number=4),
+    Case((40,) * 2, (40,) * 2, used_q=(17, 40), used_k=(33, 3), softcap=4.0, heads_k=1, head_dim=500, dtype="fp32",
+         number=0),
+]  # fmt: skip
+EVERY = [*CASES, *WIDE]
+
+
+@pytest.mark.parametrize("case", EVERY, ids=str)
 def test_forward(launch: Any, case: Case) -> None:
     """attn_fwd writes out and logsumexp of every pair of features, and nothing outside of them."""
     call, given = call_of(case)
@@ -201,7 +218,7 @@ def test_the_mask_of_dropout_is_philoxs_bit_by_bit(launch: Any, packed: bool, dr
     assert not mask.all()
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", EVERY, ids=str)
 def test_backward(launch: Any, case: Case) -> None:
     """The backward kernels, given what a forward wrote, write all gradients of every pair of features, and nothing
     outside of them.

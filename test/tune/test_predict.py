@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ from aotriton.tune.flash.estimate import (
 from aotriton.tune.problem.candidates import configs
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.problem.image_check import Compile
+from aotriton.tune.problem.image_check import Compile, untimed_winner
 from aotriton.tune.problem.problems import scalars_of
 from aotriton.tune.problem.tuning_error import TuningError
 
@@ -390,6 +391,30 @@ def test_nothing_to_choose_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         store = ImageStore(tmp_path / "store")
         with pytest.raises(TuningError, match=r"attn_fwd T=bf16 BLOCK_DMODEL=128 .* gfx942: no candidate"):
             predict(database, KERNELS, [functional()], store)
+        gemm = kernel_named("gemm")
         with pytest.raises(TuningError, match="the static model describes gfx942, not sm_90"):
-            predict(database, KERNELS, ATTN_FWD.functionals("sm_90"), store)
+            predict(database, [gemm], gemm.functionals("sm_90"), store)
         assert database.winners() == []
+
+
+def test_tiles_choose_where_the_static_model_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On sm_90 all cells go to the image that keeps most rows and fits, without a model; what has a measured sibling is
+    left to borrow.
+    """
+    monkeypatch.setattr(module, "compile_images", compiler(spilling=frozenset({64})))
+    wide, other, narrow = (
+        ATTN_FWD.functional("sm_90", LEVEL=4, T="bf16", BLOCK_DMODEL=width, CAUSAL=False, ADDRESSING=addressing)
+        for width, addressing in ((512, "descriptor"), (64, "descriptor"), (64, "general"))
+    )
+    (cell, *_), spec = ATTN_FWD.cells(), configs(other)[0]
+    measured = replace(untimed_winner(spec, cell, "predicted", ""), provenance="measured", source="", median_us=1.0,
+                       low_us=1.0, high_us=1.0, shape="{}", measured="2026-11-27")  # fmt: skip
+    with TuningDatabase(tmp_path / "db.sqlite3") as database:
+        database.put_winners([measured])
+        made = predict(database, [ATTN_FWD], [wide, narrow], ImageStore(tmp_path / "store"), 1, [FORWARD])
+        facts = database.evidence.facts()
+        assert database.models() == []
+    assert {one.functional for one in made} == {str(wide)}
+    assert len(made) == ATTN_FWD.cell_count
+    assert {(config_values(one.config)["BLOCK_M"], one.source) for one in made} == {(32, module.SOURCE_OF_TILES)}
+    assert {one.image for one in made} <= facts.keys()

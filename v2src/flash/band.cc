@@ -35,8 +35,8 @@ Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
   };
   const int64_t head_dim = call.sizes[x.head_dim], head_dim_v = call.sizes[x.head_dim_v];
   // Of fp32, and of head dims that are not as plain images have them, there are images with features only.
-  const bool plain =
-      !features && call.dtype != DType::float32 && head_dim == head_dim_v && head_dim % x.multiple_of_head_dim == 0;
+  const bool plain = !features && call.dtype != DType::float32 && head_dim == head_dim_v && head_dim <= kMostPlain &&
+                     head_dim % x.multiple_of_head_dim == 0;
   if (plain && !windowed && (!causal || seqlen_q == seqlen_k)) [[likely]]
     return set(kPlain, causal, 0, 0);
   // A row's own key is the one of its number, or as far from the last key as the row is from the last row. Numbers that

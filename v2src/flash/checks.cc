@@ -57,6 +57,7 @@ class Features {
     if (paired & (paired - 1))  // more than one
       for (const auto& [features, text] : kRefusals)
         if (paired == features) return fail(Error::not_supported, "%s: %s", op(), text);
+    if (bits_ & (kPages | kFp8Keys)) AOTRITON_TRY(check_width());
     if (bits_ & kPages) AOTRITON_TRY(check_pages());
     if (bits_ & kPacked)
       AOTRITON_TRY(check_packed());
@@ -87,6 +88,20 @@ class Features {
     const bool rows = call_.sizes[x_.batch] && call_.sizes[x_.heads_k] && call_.sizes[x_.seqlen_q];
     if ((bits_ & kSinks) && rows && !call_.sizes[x_.seqlen_k]) call_.empty = false;
     call_.whole = true;
+    return Error::success;
+  }
+
+  // Kernels that have such keys, but for those of latent caches, have images up to as wide as plain calls.
+  Error check_width() {
+    if (call_.sizes[x_.head_dim] == kLatentDim) return Error::success;
+    const struct {
+      const char *operand, *name;
+      int64_t size;
+    } dims[] = {{"q", "head_dim", call_.sizes[x_.head_dim]}, {"v", "head_dim_v", call_.sizes[x_.head_dim_v]}};
+    for (const auto& [operand, dim, size] : dims)
+      if (size > kMostPlain)
+        return fail(Error::not_supported, "%s: with %s, %s has %s %" PRId64 ", which must be from 1 to %" PRId64, op(),
+                    bits_ & kPages ? name(x_.block_table) : "k of 8 bits", operand, dim, size, kMostPlain);
     return Error::success;
   }
 

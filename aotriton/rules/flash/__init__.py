@@ -1,10 +1,10 @@
 """The attention family: forward and backward, and what writes the caches of keys and values."""
 
 from aotriton.rules.family import Shared
-from aotriton.rules.flash import append, backward, features, forward, split
+from aotriton.rules.flash import append, backward, common, features, forward, split
 
 OPERATORS = (forward.OPERATOR, backward.OPERATOR, append.OPERATOR)
-SHARED: Shared = {**features.SHARED, "kPageStep": split.PAGE_STEP}
+SHARED: Shared = {**features.SHARED, "kPageStep": split.PAGE_STEP, "kMostPlain": common.MOST_PLAIN}
 
 # The reference has gained the kernels that split keys, those of a plan, and keys as caches hold them since, and says
 # the same of the others; the splits of calls whose lengths are in device memory have become more, which no call that

@@ -71,7 +71,7 @@ ATTN_BWD_PREPROCESS = KernelDescription(
         c.WIDTH_V,
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "ADDRESSING"),
     ),
-    choices=(c.T_PORTABLE, c.HEAD_DIM, c.ACCESS),
+    choices=(c.T_PORTABLE, c.HEAD_DIM_PORTABLE, c.ACCESS),
     impossible=c.NO_FP32_HAS,
     tunables=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}, hip={"BLOCK_M": (32, 64, 128)}),
     compile_options=by_vendor(
@@ -130,8 +130,10 @@ ATTN_BWD_DK_DV = KernelDescription(
         *c.tile("BLOCK_M", "BLOCK_N"),
     ),
     sources=dict.fromkeys(c.FEATURED, "attn_bwd_dk_dv_features"),
-    choices=(c.LEVEL, c.T_PORTABLE, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    choices=(c.LEVEL, c.T_PORTABLE, c.HEAD_DIM_PORTABLE, c.CAUSAL, c.ACCESS),
     impossible=c.NO_CALL_HAS,
+    # Each wave has all columns of K and V as operands: 256 registers of fp32.
+    may_spill={"gfx942": ({"T": "fp32", c.HEAD_DIM.name: c.WIDE},)},
     # Two accumulators of BLOCK_N x BLOCK_DMODEL stay in registers: head dim 256 leaves room for BLOCK_N 64 at most, and
     # with general addressing, whose pointers take registers too, for 32.
     tunables=(
@@ -176,7 +178,7 @@ ATTN_BWD_DQ = KernelDescription(
         *c.tile("BLOCK_M", "BLOCK_N"),
     ),
     sources=dict.fromkeys(c.FEATURED, "attn_bwd_dq_features"),
-    choices=(c.LEVEL, c.T_PORTABLE, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    choices=(c.LEVEL, c.T_PORTABLE, c.HEAD_DIM_PORTABLE, c.CAUSAL, c.ACCESS),
     impossible=c.NO_CALL_HAS,
     # Hopper: fewer rows than a warp group's 64 are the only ones that fit with head dim 256, general.
     tunables=(

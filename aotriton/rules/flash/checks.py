@@ -16,12 +16,17 @@ def refusal(operator: str, sizes: Mapping[str, int], features: int) -> str | Non
     if sizes["heads_q"] % sizes["heads_k"]:
         multiple = f"must be a multiple of the {sizes['heads_k']} of k"
         return f"{operator}: q has {sizes['heads_q']} heads, which {multiple}"
-    most = int(c.HEAD_DIM.values[-1])
+    most = c.MOST_HEAD_DIM
     for operand, name in (("q", "head_dim"), ("v", "head_dim_v")):
         if not 1 <= sizes[name] <= most:
             return f"{operator}: {operand} has {name} {sizes[name]}, which must be from 1 to {most}"
     if together := f.refusal(features):
         return f"{operator}: {together}"
+    for feature in (f.PAGES, f.FP8_KEYS):
+        for operand, name in (("q", "head_dim"), ("v", "head_dim_v")):
+            if features & feature.bit and sizes[name] > c.MOST_PLAIN:
+                found = f"{operand} has {name} {sizes[name]}, which must be from 1 to {c.MOST_PLAIN}"
+                return f"{operator}: with {feature.asked}, {found}"
     return None
 
 

@@ -74,6 +74,11 @@ WIDEST = maximum(size("head_dim"), size("head_dim_v"))
 HEAD_DIM = Choice("BLOCK_DMODEL", (32, 64, 128, 256), WIDEST, round_up=True, small=64, option="head-dim")
 # Of a kernel whose columns are in two parts, each a power of two. A call that rounds up to less above is not its own.
 HEAD_DIM_SLIM = replace(HEAD_DIM, values=(96, 192), small=None)
+# Of the portable kernels. WIDE images have features, as those of fp32 do: few calls are so wide, and a mask costs them
+# little beside products of so many columns.
+WIDE = 512
+HEAD_DIM_PORTABLE = replace(HEAD_DIM, values=(*HEAD_DIM.values, WIDE))
+MOST_PLAIN, MOST_HEAD_DIM = int(HEAD_DIM.values[-1]), WIDE
 CAUSAL = Choice("CAUSAL", (False, True), scalar("causal"), option="causal")
 # The features of attention that an image computes; a call runs on the lowest level that serves it. PLAIN: causal with
 # equal lengths, or nothing hidden, as CAUSAL says. A BANDED call gives the keys that a row sees, as the interval
@@ -84,11 +89,16 @@ PLAIN, BANDED, GENERAL, FULL, PAGED = features.LEVELS
 FEATURED = (GENERAL, FULL)  # the levels whose images have features
 LEVEL = Choice("LEVEL", (PLAIN, *FEATURED), scalar("level"), round_up=True, default=PLAIN, borrows=True, levels=True)
 PLAIN_ONLY = LEVEL.narrowed(PLAIN)
-# What the operators' checks make of a call of fp32: one with a band, whose images address by pointers.
-NO_FP32_HAS: tuple[Mapping[str, Value], ...] = ({"T": "fp32", "ADDRESSING": "descriptor"},)
+# What the operators' checks make of a call of fp32: one with a band, whose images address by pointers. A WIDE one has a
+# band, too.
+NO_FP32_HAS: tuple[Mapping[str, Value], ...] = (
+    {"T": "fp32", "ADDRESSING": "descriptor"},
+    {"T": "fp32", HEAD_DIM.name: WIDE, "ADDRESSING": "offset32"},
+)
 NO_CALL_HAS: tuple[Mapping[str, Value], ...] = (
     *({"LEVEL": level, "CAUSAL": True} for level in FEATURED),
     {"T": "fp32", "LEVEL": PLAIN},
+    {HEAD_DIM.name: WIDE, "LEVEL": PLAIN},
     *NO_FP32_HAS,
 )
 ACCESS = Choice("ADDRESSING", ADDRESSING, addressing(), borrows=True, option="addressing")
@@ -407,7 +417,8 @@ GUARD_BAND = Guard(
 # serves.
 GUARD_INVARIANT = Guard(
     ~scalar("batch_invariant"),
-    "the hint batch_invariant is for fp16 and bf16 in rows of 16 bytes, without bias, ALiBi and dropout",
+    f"the hint batch_invariant is for fp16 and bf16 in rows of 16 bytes, head dims up to {MOST_PLAIN}, without bias,"
+    " ALiBi and dropout",
 )
 
 GUARD_PACKED_Q = Guard(

@@ -43,7 +43,7 @@ ATTN_FWD = KernelDescription(
         *c.tile("BLOCK_M", "BLOCK_N"),
     ),
     sources=dict.fromkeys(c.FEATURED, "attn_fwd_features"),
-    choices=(c.LEVEL, c.T_PORTABLE, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    choices=(c.LEVEL, c.T_PORTABLE, c.HEAD_DIM_PORTABLE, c.CAUSAL, c.ACCESS),
     impossible=c.NO_CALL_HAS,
     # A warp group of four warps owns 64 rows of a product, so no smaller BLOCK_M on Hopper. Two stages keep one tile
     # under way while the other is used. gfx942: only BLOCK_N 16 with eight warps fits head dim 256, general.
@@ -65,7 +65,7 @@ ATTN_FWD = KernelDescription(
     work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(2, 2), banded=True),
     guards=(
         Guard(
-            size("head_dim") <= int(c.HEAD_DIM.values[-1]),
+            size("head_dim") <= c.MOST_HEAD_DIM,
             f"head_dim {LATENT_DIMS[0]} is for fp16 and bf16 in rows of 16 bytes, without bias, ALiBi and dropout, and"
             " without the hint batch_invariant",
         ),

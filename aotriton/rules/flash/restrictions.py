@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TypeGuard
 
 from aotriton.rules.arch import DTYPE_BYTES
-from aotriton.rules.flash.common import BF16_PRODUCTS, FULL, tiled_side
+from aotriton.rules.flash.common import BF16_PRODUCTS, FULL, WIDE, tiled_side
 from aotriton.rules.kernel import Argument, Config, Functional, KernelDescription, Restriction, Tensor
 
-# The least rows and columns of tiles in 16 bits. Smaller ones are for fp32.
+# The least rows and columns of tiles in 16 bits; on Hopper half of them of WIDE ones. Smaller ones are for fp32.
 LEAST_OF_HALVES = {
     "cuda": {"attn_fwd": (64, 32), "attn_bwd_dk_dv": (32, 32), "attn_bwd_dq": (32, 32)},
     "hip": {"attn_fwd": (64, 16), "attn_bwd_dk_dv": (16, 32), "attn_bwd_dq": (32, 16)},
@@ -88,8 +88,18 @@ def _products_of_halves(functional: Functional, keys: Mapping[str, int], config:
 def _small_tile(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     if "BLOCK_N" not in config or _wide(functional):
         return False
-    rows, columns = LEAST_OF_HALVES[functional.arch_spec.vendor].get(functional.kernel.function, (0, 0))
-    return config["BLOCK_M"] < rows or config["BLOCK_N"] < columns
+    vendor = functional.arch_spec.vendor
+    rows, columns = LEAST_OF_HALVES[vendor].get(functional.kernel.function, (0, 0))
+    share = 2 if vendor == "cuda" and _head_dim(functional) == WIDE else 1
+    return config["BLOCK_M"] * share < rows or config["BLOCK_N"] * share < columns
+
+
+def _not_of_wide(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    if "BLOCK_N" not in config or _head_dim(functional) < WIDE:
+        return False
+    if functional.arch_spec.vendor == "hip":
+        return config["num_warps"] != 4 or config["waves_per_eu"] > 1
+    return config["num_warps"] != 8 or config["num_stages"] > 2
 
 
 def _large_for_fp32(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -102,7 +112,8 @@ def _large_for_fp32(functional: Functional, keys: Mapping[str, int], config: Con
 def _small_for_fp32(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     if "BLOCK_N" not in config or not _wide(functional) or functional.arch_spec.vendor != "hip":
         return False
-    least = MOST_OF_FP32 // (2 if _head_dim(functional) <= 128 else 4)
+    width = _head_dim(functional)
+    least = MOST_OF_FP32 // (2 if width <= 128 else 4 if width < WIDE else 8)
     return config["BLOCK_M"] * config["BLOCK_N"] < least or config["waves_per_eu"] > 1
 
 
@@ -150,6 +161,8 @@ RESTRICTIONS = (
     Restriction("tiles as small as this are for fp32", _small_tile, certain=False),
     # What spills, compiled for sm_90: most tiles, and products of bf16 unless 64 rows are a warp group's.
     Restriction("fp32 does not fit in the registers", _large_for_fp32, certain=False),
+    # Four waves of gfx942 have twice the registers of eight; Hopper has shared memory for two stages of such tiles.
+    Restriction("columns this wide take all registers, and two stages of shared memory", _not_of_wide, certain=False),
     # No GPU measures these: the static model compiles each, and ranks the larger ones first.
     Restriction("a tile of fp32 is smaller than it must be", _small_for_fp32, certain=False),
     # Rows beyond the sequence are masked: work that is thrown away.

@@ -86,8 +86,9 @@ def predict_all(call: Invocation) -> int:
     with TuningDatabase(call.options.database) as database:
         operators, store = call.family.operators, ImageStore()
         predict(database, call.kernels, call.functionals(arch), store, call.options.jobs, operators)
-        compiler = partial(compile_images, checksums=database.evidence.checksums())
-        compile_shipped(database, operators, arch, compiler, store, call.options.jobs)
+        if arch in STATIC:  # of others no models were made
+            compiler = partial(compile_images, checksums=database.evidence.checksums())
+            compile_shipped(database, operators, arch, compiler, store, call.options.jobs)
     return 0
 
 

@@ -1,5 +1,5 @@
-"""Winners and cost models without a GPU, for gfx942: a family's guess at the fastest candidate, from the compiler's
-facts of each.
+"""Winners and cost models without a GPU: a family's guess at the fastest candidate, from the compiler's facts of each.
+All winners of gfx942 are such ones, and on an arch with measurements those of functionals that cannot borrow any.
 
 Nothing is measured here, and winners and models say so. The models have the same terms as measured ones, so that a call
 is dispatched by its own sizes: they are fitted to the times that the family's static model gives on random shapes.
@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from random import Random
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules.arch import STATIC, arch_spec
+from aotriton.rules.borrow import siblings
 from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.database.rows import Model
 from aotriton.rules.image import ImageSpec
@@ -32,6 +34,7 @@ from aotriton.tune.problem.problems import keys_of
 from aotriton.tune.problem.tuning_error import TuningError
 
 SOURCE = "static model"
+SOURCE_OF_TILES = "tiles and registers of the compiled image"  # where the static model does not describe the arch
 SHAPES = 240  # random ones of each functional, which models are fitted to
 WORTH_HAVING = 5e-2  # saved by an image, by a model that no GPU has confirmed: much more than if it had been timed
 assert WORTH_HAVING >= WORTH_SHIPPING
@@ -54,7 +57,8 @@ def decide(functional: Functional, found: Fitting, *, alone: bool = False) -> li
         likely = [one for one in found if not all(ruled_out(one[0], cell) for cell in keys)] or found
         best = own.guess(functional, cells, [candidate for _, candidate in likely])[0]
         spec = next(spec for spec, candidate in likely if candidate is best)
-        winners += [untimed_winner(spec, cell, "predicted", SOURCE) for cell in cells]
+        source = SOURCE if functional.arch_spec.compute_unit else SOURCE_OF_TILES
+        winners += [untimed_winner(spec, cell, "predicted", source) for cell in cells]
     return winners
 
 
@@ -110,6 +114,18 @@ def _own(backend: Backend, functional: Functional, shape: Mapping[str, int] | No
     return complete if len(complete) == len(own) else ()
 
 
+def _likely_of_groups(functional: Functional) -> list[set[ImageSpec]]:
+    """For each group of cells that share a winner the configs among which it is looked for first: those that no
+    restriction rules out in all cells, or all of them where there would be none.
+    """
+    every, found = configs(functional), []
+    for cells in tuning(functional.kernel.family).groups(functional):
+        keys = [keys_of(functional, cell) for cell in cells]
+        likely = {one for one in every if not all(ruled_out(one, cell) for cell in keys)}
+        found.append(likely or set(every))
+    return found
+
+
 def _likely(functional: Functional, found: Fitting) -> Fitting:
     """The candidates without those that restrictions rule out everywhere, if there are others."""
     cells = [keys_of(functional, cell) for cell in functional.kernel.cells()]
@@ -142,30 +158,46 @@ def predict(
 
     It also writes their models, of those ``operators`` of which nothing was timed and whose first backend has images of
     the call. What is not asked for keeps its models, and its images that have one count for what others save. Where
-    there are models, cells go to images that are worth shipping. TuningError for an arch that the static model does not
-    describe, and where every candidate fails or is pruned.
+    there are models, cells go to images that are worth shipping. A functional with a sibling of which something was
+    measured is left out, as it borrows. TuningError for an arch for which the family does not guess, and where every
+    candidate fails or is pruned.
     """
+    functionals = [one for one in functionals if one.kernel in kernels]
+    lends = cache(lambda kernel, arch: {one.functional for one in database.winners(arch, kernel) if _is_measured(one)})
     found: dict[FunctionalKey, list[tuple[ImageSpec, Candidate]]] = {}
     asked: dict[FunctionalKey, Functional] = {}
     known: dict[str, dict[str, object]] = {}
+    spilled: dict[str, int] = {}  # by image
     for functional in functionals:
-        if functional.arch_spec.compute_unit is None:
-            raise TuningError(f"the static model describes {', '.join(STATIC)}, not {functional.arch}: measure there")
-        if functional.kernel in kernels:
+        own = tuning(functional.kernel.family)
+        if functional.arch not in (guessed := getattr(own, "guessed", STATIC)):
+            raise TuningError(f"the static model describes {', '.join(guessed)}, not {functional.arch}: measure there")
+        if lends(functional.kernel.name, functional.arch).isdisjoint(map(str, siblings(functional))):
             asked[functional.kernel.name, str(functional)] = functional
-    archs = dict.fromkeys(functional.arch for functional in asked.values())
+    archs = [one for one in dict.fromkeys(functional.arch for functional in asked.values()) if one in STATIC]
     operators = [one for one in operators if any(kernel in kernels for kernel in one.kernels)]
-    specs = [spec for functional in asked.values() for spec in configs(functional)]
-    specs += _modelled(database, operators, archs, asked)
-    for spec, image in compile_images(specs, store, jobs):
-        if isinstance(image, CompiledImage) and not unfit(spec, image):
-            key = spec.functional.kernel.name, str(spec.functional)
-            found.setdefault(key, []).append((spec, Candidate.of(spec, image.metadata)))
-            known[spec.name] = {fact: image.metadata[fact] for fact in FACTS}
+    likely = {key: _likely_of_groups(functional) for key, functional in asked.items()}
+
+    def compile_all(specs: Iterable[ImageSpec]) -> None:
+        for spec, image in compile_images(specs, store, jobs):
+            if isinstance(image, CompiledImage) and not unfit(spec, image):
+                key = spec.functional.kernel.name, str(spec.functional)
+                found.setdefault(key, []).append((spec, Candidate.of(spec, image.metadata)))
+                spilled[spec.name] = int(image.metadata["spills"])
+                known[spec.name] = {fact: image.metadata[fact] for fact in FACTS}
+
+    first = {spec for groups in likely.values() for group in groups for spec in group}
+    every = [spec for functional in asked.values() for spec in configs(functional)]
+    compile_all([one for one in every if one in first] + _modelled(database, operators, archs, asked))
+    for key, groups in likely.items():  # what is ruled out wins where nothing else fits
+        if any(group.isdisjoint(spec for spec, _ in found.get(key, ())) for group in groups):
+            compile_all(one for one in configs(asked[key]) if one not in first)
     for key, functional in asked.items():
         if key not in found:
             raise TuningError(f"{' '.join(key)} {functional.arch}: no candidate compiles, fits and does not spill")
-    for fitting in found.values():
+    for key, fitting in found.items():
+        least = min(spilled[spec.name] for spec, _ in fitting)  # of all but what may spill it is none
+        found[key] = fitting = [one for one in fitting if spilled[one[0].name] == least]
         # In the order of the description, not of compilation: ties are broken the same way each time.
         fitting.sort(key=lambda pair: pair[0].config)
 
@@ -194,9 +226,15 @@ def predict(
         shipped = [one for one in found[key] if (key[0], str(lender), one[0].config) in worth]
         decided = decide(functional, shipped or found[key], alone=bool(shipped))
         database.put_winners(decided)
+        for name, config in {(one.image, one.config) for one in decided}:
+            database.evidence.image_id(name, config, **known[name])  # type: ignore[arg-type] # the store checks
         winners += decided
         print(f"{' '.join(key)}: {len({winner.image for winner in decided})} images", flush=True)
     return winners
+
+
+def _is_measured(winner: Winner) -> bool:
+    return winner.provenance == "measured"
 
 
 def _modelled(

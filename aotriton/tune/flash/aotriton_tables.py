@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from aotriton.rules.checked import count, text
 from aotriton.rules.flash.backward import ATTN_BWD_DK_DV, ATTN_BWD_DQ
-from aotriton.rules.flash.common import HEAD_DIM, LEVEL, PLAIN
+from aotriton.rules.flash.common import HEAD_DIM_PORTABLE, LEVEL, MOST_PLAIN, PLAIN
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.kernel import Value
 from aotriton.tune.dataset.published import Published
@@ -48,12 +48,15 @@ def translate(table: str, row: Mapping[str, object]) -> Published | str:
     for name in ABSENT:
         if inputs.get(name):
             return f"with {name}"
-    numbers = {name: count(f"inputs${name}", _of(inputs, name)) for name in ("CAUSAL_TYPE", HEAD_DIM.name)}
+    numbers = {name: count(f"inputs${name}", _of(inputs, name)) for name in ("CAUSAL_TYPE", HEAD_DIM_PORTABLE.name)}
     keys = {name: count(f"inputs${name}", _of(inputs, name.upper())) for name in ("max_seqlen_q", "max_seqlen_k")}
     if numbers["CAUSAL_TYPE"] not in CAUSAL:
         return f"with CAUSAL_TYPE {numbers['CAUSAL_TYPE']}"
-    if numbers[HEAD_DIM.name] not in HEAD_DIM.values:
+    width = numbers[HEAD_DIM_PORTABLE.name]
+    if width not in HEAD_DIM_PORTABLE.values:
         return "of a head dim that we pad"
+    if width > MOST_PLAIN:
+        return "of a head dim of which we have no images for plain calls"
     if any(keys[key.name] not in key.representatives for key in kernel.tuning_keys if key.name in keys):
         return "of lengths within a bin, of which another row is the representative"
     tunables = {name: count(f"tuned_kernel${name}", config[name]) for name in config if name not in PERSISTENT_ONLY}
@@ -63,7 +66,7 @@ def translate(table: str, row: Mapping[str, object]) -> Published | str:
     options = _group(row, "compiler_options")
     compile_options = {name: count(f"compiler_options${name}", options[name]) for name in options}
     choices: dict[str, Value]
-    choices = {"T": DTYPES[dtype], HEAD_DIM.name: numbers[HEAD_DIM.name], "CAUSAL": CAUSAL[numbers["CAUSAL_TYPE"]]}
+    choices = {"T": DTYPES[dtype], HEAD_DIM_PORTABLE.name: width, "CAUSAL": CAUSAL[numbers["CAUSAL_TYPE"]]}
     choices[LEVEL.name] = PLAIN
     return Published(kernel, arch, choices, keys, tunables, compile_options)
 

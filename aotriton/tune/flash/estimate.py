@@ -10,6 +10,8 @@ tile that was published as good on this GPU wins unless the model finds it more 
 
 Of a cell the model knows how full the GPU is, of a call how many programs there are: then rounds that are not full
 count, and the longest program of a causal call.
+
+Where an arch has no compute unit of which the model knows, only what tiles read again is compared: ``by_tiles``.
 """
 
 from __future__ import annotations
@@ -228,6 +230,8 @@ def _is_published(functional: Functional, candidate: Candidate) -> bool:
 
 def rank(functional: Functional, cells: Sequence[Cell], candidates: Sequence[Candidate]) -> list[Candidate]:
     """The candidates, best first, for cells that share one winner."""
+    if functional.arch_spec.compute_unit is None:
+        return by_tiles(functional, candidates)
     # Tiles were published for long sequences of aligned tensors.
     long = not is_short(functional, cells[0]) and functional.addressing != "general"
     fastest = {cell: min(estimate(functional, cell, candidate) for candidate in candidates) for cell in cells}
@@ -240,9 +244,25 @@ def rank(functional: Functional, cells: Sequence[Cell], candidates: Sequence[Can
     return sorted(candidates, key=lambda c: (slowness(c), sorted(c.config.items())))
 
 
+def by_tiles(functional: Functional, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates by what they read: the larger the tiles that stay, the less often all others are read; then by the
+    rows of a step, and by registers. A kernel that reads everything once is to have small tiles.
+    """
+    _, tiled, _, streamed = _sides(functional)
+
+    def order(one: Candidate) -> tuple[object, ...]:
+        config = one.config
+        rows, step = config.get(tiled, 0), config.get(streamed, 0)
+        return (-rows, -step) if step else (rows, 0), one.registers, sorted(config.items())
+
+    return sorted(candidates, key=order)
+
+
 def groups(functional: Functional) -> list[list[Cell]]:
-    """Short sequences, and the others."""
+    """Short sequences, and the others; all cells, where the static model does not tell them apart."""
     cells = list(functional.kernel.cells())
+    if functional.arch_spec.compute_unit is None:
+        return [cells]
     return [[cell for cell in cells if is_short(functional, cell) == short] for short in (True, False)]
 
 

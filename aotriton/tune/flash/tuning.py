@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from random import Random
 
+from aotriton.rules.arch import ARCHS
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import operator_of
-from aotriton.rules.flash.common import HEAD_DIM, REFERENCE_TILE, tiled_side, waves
+from aotriton.rules.flash.common import HEAD_DIM_PORTABLE, REFERENCE_TILE, tiled_side, waves
 from aotriton.rules.flash.planned import ATTN_FWD_HOPPER_PLANNED, ATTN_FWD_PLAN, ATTN_FWD_PLANNED_COMBINE
 from aotriton.rules.flash.split import (
     ATTN_FWD_COMBINE,
@@ -30,7 +31,7 @@ FULL = waves("q").representatives[-1]  # kernels without the waves key are measu
 
 # Most valuable first, so that a run cut by its time budget is useful: what training runs, then the rest.
 SEQLEN_RANK = (2048, 8192, 512, 64)
-HEAD_DIM_RANK = (128, 64, 256, 32)
+HEAD_DIM_RANK = (128, 64, 256, 32, 512)
 
 # The general addressing serves odd strides and alignments; one measured bin is enough to borrow from.
 GENERAL_BIN = {"max_seqlen_q": 512, "max_seqlen_k": 512, "waves": FULL}
@@ -60,6 +61,7 @@ class FlashTuning:
     """``tune.family.Tuning`` of attention."""
 
     shape_options = ("batch", "heads")
+    guessed = tuple(one.arch for one in ARCHS)
 
     def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
         keys = keys_of(functional, cell)
@@ -244,4 +246,4 @@ def _place(order: Sequence[int], value: int) -> int:
     return order.index(value) if value in order else len(order)
 
 
-assert set(HEAD_DIM_RANK) == set(HEAD_DIM.values)
+assert set(HEAD_DIM_RANK) == set(HEAD_DIM_PORTABLE.values)

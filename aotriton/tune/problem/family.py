@@ -58,6 +58,8 @@ class Tuning(Protocol):
     """How a family is tuned."""
 
     shape_options: Sequence[str]  # sizes of a shape that a wish may fix, as the command spells them
+    # The archs that it guesses for. A family may leave it out: those that the static model describes.
+    guessed: Sequence[str]
 
     def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
         """Whether the cell is measured, by default or because it was asked for."""

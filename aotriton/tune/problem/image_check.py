@@ -23,7 +23,7 @@ def unfit(spec: ImageSpec, image: CompiledImage) -> str | None:
     limit = spec.functional.arch_spec.shared_limit
     if image.metadata["shared"] > limit:
         return f"shared memory: {image.metadata['shared']} bytes, the limit is {limit}"
-    if image.spills:
+    if image.spills and not spec.functional.may_spill:
         return f"spills: {image.metadata['spills']}, stack: {image.metadata['stack']} bytes"
     if image.serialised:
         return f"serialised products: ptxas says {', '.join(image.serialised)}"

@@ -83,9 +83,9 @@ inline void suit_attention(Draft& draft, Chance& chance) {
   draft.sizes[heads_q] = draft.sizes[heads_k] * chance.one_of(kGroups);
   draft.sizes[seqlen_q] = likely_length(chance);
   draft.sizes[seqlen_k] = chance.percent(60) ? draft.sizes[seqlen_q] : likely_length(chance);
-  const int64_t step = chance.percent(85) ? 8 : 1;
-  draft.sizes[head_dim] = step * chance.between(chance.percent(90) ? 5 : 1, 256 / step);
-  draft.sizes[head_dim_v] = chance.percent(75) ? draft.sizes[head_dim] : step * chance.between(1, 256 / step);
+  const int64_t step = chance.percent(85) ? 8 : 1, most = chance.percent(85) ? 256 : 512;
+  draft.sizes[head_dim] = step * chance.between(chance.percent(90) ? 5 : 1, most / step);
+  draft.sizes[head_dim_v] = chance.percent(75) ? draft.sizes[head_dim] : step * chance.between(1, most / step);
   draft.real[sm_scale] = chance.percent(90) ? 0.125f : wild_real(chance);
   draft.whole[causal] = chance.percent(50);
   draft.whole[causal_variant] = chance.percent(50);
@@ -102,7 +102,7 @@ inline const char* object_to_attention(const Draft& draft) {
   const auto& k = draft.tensors[1];
   if (k.sizes[1] ? q.sizes[1] % k.sizes[1] : q.sizes[1]) return "its heads do not fit together";
   for (const int64_t head_dim : {q.sizes[3], draft.tensors[2].sizes[3]})
-    if (head_dim < 1 || head_dim > 256) return "one of its head dims is not from 1 to 256";
+    if (head_dim < 1 || head_dim > 512) return "one of its head dims is not from 1 to 512";
   return draft.whole[2] < 0 || draft.whole[2] > 1 ? "its causal_variant is none" : nullptr;
 }
 

@@ -198,8 +198,8 @@ enum { AOTRITON_SKIP_DQ = 1, AOTRITON_SKIP_DK = 2, AOTRITON_SKIP_DV = 4 }; /* bi
  * how many keys a sequence has; q is of the batch's sequences, or packed, with cu_seqlens_q and max_seqlen_q and
  * without cu_seqlens_k. max_seqlen_k, where it is given, is at least the longest of seqused_k, and by default all that
  * a row of the table has room for. Nothing is read of pages and rows that no query sees, nor are their numbers: a
- * window's older pages may be gone. Tensors are of 16 bits and aligned to 16 bytes, head dims are multiples of 8, and
- * there is a workspace.
+ * window's older pages may be gone. Tensors are of 16 bits and aligned to 16 bytes, head dims are multiples of 8 up to
+ * 256, or those of a latent cache, and there is a workspace.
  *
  * dropout: p is t / 65536, where t is 65536 dropout, rounded to the nearest whole number, 65535 at most. A score is
  * kept where 16 random bits, as a number, are at least t. The bits are those of Philox 4x32 with 7 rounds: the key is
@@ -212,7 +212,7 @@ enum { AOTRITON_SKIP_DQ = 1, AOTRITON_SKIP_DK = 2, AOTRITON_SKIP_DV = 4 }; /* bi
  * Keys and values of 8 bits (of the forward): k and v are AOTRITON_FLOAT8_E4M3FN on sm_90, AOTRITON_FLOAT8_E4M3FNUZ on
  * gfx942, both, beside q and out of 16 bits. k_descale and v_descale multiply them, for each sequence and head; without
  * them these are 1. Products are of fp16 numbers, which hold all of 8 bits, and sums of fp32. Tensors are aligned to 16
- * bytes, and head dims are multiples of 16.
+ * bytes, and head dims are multiples of 16 up to 256.
  *
  * AOTRITON_NOT_SUPPORTED: softcap together with bias, alibi_slopes or dropout; bias together with cu_seqlens;
  * block_table together with bias, alibi_slopes or dropout; k of 8 bits together with bias, alibi_slopes or dropout, or
@@ -254,14 +254,14 @@ typedef struct aotriton_attn_features {
  * q: [batch, heads_q, seqlen_q, head_dim]; k: [batch, heads_k, seqlen_k, head_dim]; v: [batch, heads_k, seqlen_k,
  * head_dim_v], or both in pages, with features.block_table; out: [batch, heads_q, seqlen_q, head_dim_v]; heads_q a
  * multiple of heads_k. float16, bfloat16 or float32, one type for all, or k and v of 8 bits; head_dim and head_dim_v 1
- * to 256, fastest where they are equal and multiples of 8, or 576 and 512, see below; any strides with a contiguous
- * last dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned. causal: a query sees no
- * key behind its own position, which is key i for query i unless features.causal_variant says otherwise. A query that
- * sees no key has an out of 0, a logsumexp of minus infinity (or its sink), and gradients of 0. sm_scale: finite, not
- * negative; not given, and 1 / sqrt(head_dim), where it is AOTRITON_DEFAULT_SCALE, or 0 and scale_given is zero. Where
- * that is not zero, 0 is 0, and all visible keys have the same weight. A result must share no memory with another
- * operand, nor the workspace with any. A size of 0 is no error: with no keys, out is 0 and logsumexp minus infinity, or
- * the sink.
+ * to 512, fastest where they are equal, multiples of 8 and at most 256, or 576 and 512, see below; any strides with a
+ * contiguous last dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned. causal: a
+ * query sees no key behind its own position, which is key i for query i unless features.causal_variant says otherwise.
+ * A query that sees no key has an out of 0, a logsumexp of minus infinity (or its sink), and gradients of 0. sm_scale:
+ * finite, not negative; not given, and 1 / sqrt(head_dim), where it is AOTRITON_DEFAULT_SCALE, or 0 and scale_given is
+ * zero. Where that is not zero, 0 is 0, and all visible keys have the same weight. A result must share no memory with
+ * another operand, nor the workspace with any. A size of 0 is no error: with no keys, out is 0 and logsumexp minus
+ * infinity, or the sink.
  *
  * Latent caches (DeepSeek's decoding): head_dim is 576, head_dim_v 512, and v is the first 512 columns of k, with k's
  * data and strides, in rows or in pages; each launch of a prepared call, too, has them at one place. float16 or
