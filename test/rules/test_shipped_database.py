@@ -192,7 +192,8 @@ def test_every_winner_is_of_a_description(content: Content) -> None:
 
 def test_every_model_is_of_todays_terms_and_image(content: Content) -> None:
     """It has a coefficient for each of TERMS, none negative; its kernel's source is the one that was timed, its image
-    was compiled, spills nothing unless its description says so, and was timed often enough; it is off by less than MOST_ERROR.
+    was compiled, spills nothing unless its description says so, and was timed often enough; it is off by less than
+    MOST_ERROR.
     """
     assert content.models
     for model in content.models:

@@ -1,4 +1,5 @@
 // Images: unpacking, damage, scratch memory, descriptors that do not match the host code, and candidates.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -97,6 +98,7 @@ struct Small : Candidate {
 Call call_of(const attn_fwd_params& p) {
   using namespace flash::attn_fwd_call;
   Call call(attn_fwd_operator);
+  std::fill_n(call.sizes, call.info->sizes.size(), 0);
   for (size_t slot = 0; slot < call.info->slots(); ++slot) call.views[slot] = View::none();
   call.views[q] = View::of(p.q), call.views[k] = View::of(p.k), call.views[v] = View::of(p.v);
   call.views[out] = View::of(p.out), call.views[logsumexp] = View::of(p.logsumexp);
@@ -119,6 +121,7 @@ Call call_of(const attn_bwd_params& p, const Tensor<3>& delta, std::initializer_
   const View all[] = {View::of(p.q),         View::of(p.k),  View::of(p.v),  View::of(p.out), View::of(p.dout),
                       View::of(p.logsumexp), View::of(p.dq), View::of(p.dk), View::of(p.dv),  View::of(delta)};
   Call call(attn_bwd_operator);
+  std::fill_n(call.sizes, call.info->sizes.size(), 0);
   for (size_t slot = 0; slot < attn_bwd_operator.slots(); ++slot) call.views[slot] = View::none();
   for (const size_t slot : slots) call.views[slot] = slot < attn_bwd_operator.operands.size() ? all[slot] : all[9];
   call.set_real(sm_scale, p.sm_scale);

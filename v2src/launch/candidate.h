@@ -21,8 +21,8 @@ struct Candidate {
 };
 
 // invalid_argument where the image is for another arch, or for other values of the choices than the call has: an image
-// for wider tensors than the call's, or for any strides, may run. The call has the operands that the kernel takes, and
-// the sizes that a backend would derive.
+// for wider tensors than the call's, or for any strides, may run. The call has the operands that the kernel takes, the
+// sizes that a backend would derive, and those that no operand has; its other sizes are 0.
 Error run(Candidate& candidate, Call& call, Stream stream) noexcept;
 
 }  // namespace aotriton::v2::inline abi1
