@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from itertools import product
 
 from aotriton.codegen.costs import Cost, Models
-from aotriton.codegen.cxx import comment, literal, string
+from aotriton.codegen.cxx import literal, string
 from aotriton.codegen.missing_winners import where
 from aotriton.codegen.plan import Cell, FunctionalPlan
 from aotriton.rules.binning import TuningKey, bin_text
@@ -36,9 +36,8 @@ class Entry:
 
 @dataclass(slots=True)  # not frozen, as winners are not (rules/database/rows.py)
 class Origin:
-    """The reason for a cell's entry. ``first`` and ``count`` are the cell's slice of the functional's runners-up."""
+    """The reason for the entry of some cells. ``first`` and ``count`` are a slice of the functional's runners-up."""
 
-    bin: str
     provenance: str
     source: str
     shape: str
@@ -60,22 +59,24 @@ class Origin:
 class ProductTable:
     """The part of a table that belongs to one product.
 
-    ``index`` has rows of (entries, comment), each for all bins of the last key.
+    ``index`` has rows of (entries, comment), each for all bins of the last key; ``origin_of`` the number of each cell's
+    origin in the same rows. Most cells have the origin of others: what they borrow is the same.
     """
 
     index: tuple[tuple[tuple[int, ...], str], ...]
+    origin_of: tuple[tuple[tuple[int, ...], str], ...]
     origins: tuple[Origin, ...]
     costs: tuple[Cost | None, ...] = ()  # one for each entry; empty if no predicted time decides
-
-    @property
-    def evidence_rows(self) -> str:
-        """The lines of the table. They are not in the template, because there are hundreds of thousands of them."""
-        return "\n".join(f"    // {comment(one.bin)}\n    {one}," for one in self.origins)
 
     @property
     def entries(self) -> list[int]:
         """The entry of each cell."""
         return [entry for row, _ in self.index for entry in row]
+
+    @property
+    def origins_of_cells(self) -> list[Origin]:
+        """The origin of each cell."""
+        return [self.origins[number] for row, _ in self.origin_of for number in row]
 
 
 @dataclass(frozen=True)
@@ -119,21 +120,30 @@ def _product_table(
     kernel: KernelDescription, cells: Sequence[Cell], entries: dict[str, Entry], runners_up: list[tuple[str, float]]
 ) -> ProductTable:
     """The part of a table that belongs to one product. Adds its images and runners-up to those of other products."""
-    texts, shared, width = _bins(kernel), _rows(kernel), len(kernel.tuning_keys[-1].representatives)
+    shared, width = _rows(kernel), len(kernel.tuning_keys[-1].representatives)
     places = {image: place for place, image in enumerate(entries)}
     index: list[int] = []
+    numbers: dict[str, int] = {}  # of origins, by what C++ has of them
     origins: list[Origin] = []
+    origin_of: list[int] = []
     for cell in cells:
         index.append(places.setdefault(cell.image, len(places)))
         if cell.image not in entries:
             entries[cell.image] = _entry(cell.spec)
         times = cell.median_us, cell.low_us, cell.high_us
         told = cell.provenance, cell.source, cell.shape, cell.measured
-        origins.append(Origin(texts[cell.bin], *told, *times, len(runners_up), len(cell.runners_up)))
+        origin = Origin(*told, *times, len(runners_up), len(cell.runners_up))
         runners_up += cell.runners_up
-    starts = range(0, len(index), width)
-    rows = tuple((tuple(index[start : start + width]), shared[cells[start].bin[:-1]]) for start in starts)
-    return ProductTable(rows, tuple(origins))
+        number = numbers.setdefault(str(origin), len(origins))
+        if number == len(origins):
+            origins.append(origin)
+        origin_of.append(number)
+
+    def in_rows(values: Sequence[int]) -> tuple[tuple[tuple[int, ...], str], ...]:
+        starts = range(0, len(values), width)
+        return tuple((tuple(values[start : start + width]), shared[cells[start].bin[:-1]]) for start in starts)
+
+    return ProductTable(in_rows(index), in_rows(origin_of), tuple(origins))
 
 
 @cache  # many cells have the same text, except for the bin
@@ -144,12 +154,6 @@ def _texts(provenance: str, *texts: str) -> str:
 @lru_cache(1 << 16)
 def _times(*times: float) -> str:
     return ", ".join(map(literal, times))
-
-
-@cache
-def _bins(kernel: KernelDescription) -> Mapping[tuple[int, ...], str]:
-    """The text of every bin."""
-    return {cell: bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}
 
 
 @cache

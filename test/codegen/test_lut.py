@@ -89,12 +89,14 @@ def test_too_many_images(toy: KernelDescription) -> None:
 
 
 def test_entries_are_distinct_and_used(toy: KernelDescription) -> None:
-    """Each image of a functional is one entry, every entry serves a cell, and each cell has its own runners-up."""
+    """Each image of a functional is one entry, every entry serves a cell, and each cell has its own runners-up. Cells
+    share origins that are alike.
+    """
     for table in plan([PORTABLE], usual("sm_90", "gfx942"), "default", *database(toy)).tables:
         for planned in table.functionals:
             made = lut(planned)
             flat = [entry for one in made.products for entry in one.entries]
-            found = [origin for one in made.products for origin in one.origins]
+            found = [origin for one in made.products for origin in one.origins_of_cells]
             assert set(flat) == set(range(len(made.entries)))
             assert len({entry.image for entry in made.entries}) == len(made.entries)
             for cell, entry, origin in zip(planned.cells, flat, found, strict=True):

@@ -43,22 +43,25 @@ TEST("a value falls in the first bin whose representative is not smaller; the la
   CHECK_EQ(Lut::bin_of(bins, int64_t{1} << 40), 2u);
 }
 
-TEST("a table with an index, a bin or an entry out of order is not valid") {
+TEST("a table with an index, a bin, an entry or an origin out of order is not valid") {
   static constexpr int32_t bins[] = {1, 2}, falling[] = {2, 1};
   static constexpr std::span<const int32_t> axes[] = {bins}, falling_axes[] = {falling};
   static constexpr uint8_t index[] = {0, 0}, beyond[] = {0, 1}, longer[] = {0, 0, 0};
   static constexpr Entry entries[] = {{nullptr, {}, "", ""}};
-  static constexpr Origin origins[2] = {};
+  static constexpr Origin origins[1] = {};
+  static constexpr uint16_t origin_of[] = {0, 0}, no_origin[] = {0, 1};
   const auto valid = [](std::span<const std::span<const int32_t>> bins, std::span<const uint8_t> entries_of_cells,
-                        size_t count) {
-    const ProductTable products[] = {{index, origins, {}}, {entries_of_cells, std::span(origins).first(count), {}}};
+                        std::span<const uint16_t> origins_of_cells) {
+    const ProductTable products[] = {{index, origin_of, origins, {}},
+                                     {entries_of_cells, origins_of_cells, origins, {}}};
     return Lut{"", bins, entries, products}.valid();
   };
-  CHECK(valid(axes, index, 2));
-  CHECK(!valid(falling_axes, index, 2));
-  CHECK(!valid(axes, beyond, 2));
-  CHECK(!valid(axes, longer, 2));
-  CHECK(!valid(axes, index, 1));
+  CHECK(valid(axes, index, origin_of));
+  CHECK(!valid(falling_axes, index, origin_of));
+  CHECK(!valid(axes, beyond, origin_of));
+  CHECK(!valid(axes, longer, origin_of));
+  CHECK(!valid(axes, index, std::span(origin_of).first(1)));
+  CHECK(!valid(axes, index, no_origin));
   CHECK(!(Lut{"", axes, entries, {}}.valid()));
 }
 

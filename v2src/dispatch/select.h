@@ -21,7 +21,7 @@ struct Selection {
   const Entry& entry() const noexcept { return lut->entries[chosen]; }
   const Cost* cost() const noexcept { return table->costs.empty() ? nullptr : &table->costs[chosen]; }
   size_t cell() const noexcept { return lut->cell(keys); }
-  const Origin& origin() const noexcept { return table->origins[cell()]; }
+  const Origin& origin() const noexcept { return table->origin(cell()); }
 };
 
 // Which of a kernel's entries may serve.

@@ -51,8 +51,10 @@ struct Listed {
 // Cells by provenance, on one product.
 std::map<std::string, int> provenances_of(const std::vector<const Lut*>& luts, size_t product) {
   std::map<std::string, int> counts;
-  for (const Lut* lut : luts)
-    for (const Origin& origin : lut->products[product].origins) ++counts[provenance_name(origin.provenance)];
+  for (const Lut* lut : luts) {
+    const ProductTable& table = lut->products[product];
+    for (size_t cell = 0; cell < table.index.size(); ++cell) ++counts[provenance_name(table.origin(cell).provenance)];
+  }
   return counts;
 }
 

@@ -21,7 +21,8 @@ struct Entry {
   const char* compile_options_text;
 };
 
-// Why a cell has its entry. What was measured has a shape, a day and a median, which may be known to be between two.
+// Why cells have their entries. What was measured has a shape, a day and a median, which may be known to be between
+// two.
 struct Origin {
   Provenance provenance;
   const char* source;
@@ -33,9 +34,12 @@ struct Origin {
 
 // What was decided for one product: images are shared by an arch, which of them is the fastest is not.
 struct ProductTable {
-  std::span<const uint8_t> index;   // entry of each cell, row-major over the keys
-  std::span<const Origin> origins;  // one for each cell
-  std::span<const Cost> costs;      // one for each entry, by which the fastest is chosen; empty: the index decides
+  std::span<const uint8_t> index;       // entry of each cell, row-major over the keys
+  std::span<const uint16_t> origin_of;  // of each cell: its number among the origins, which cells share
+  std::span<const Origin> origins;
+  std::span<const Cost> costs;  // one for each entry, by which the fastest is chosen; empty: the index decides
+
+  constexpr const Origin& origin(size_t cell) const { return origins[origin_of[cell]]; }
 };
 
 struct Lut {
@@ -66,10 +70,12 @@ struct Lut {
       cells *= representatives.size();
     }
     for (const ProductTable& one : products) {
-      if (one.index.size() != cells || one.origins.size() != cells) return false;
+      if (one.index.size() != cells || one.origin_of.size() != cells) return false;
       if (!one.costs.empty() && one.costs.size() != entries.size()) return false;
       for (uint8_t entry : one.index)
         if (entry >= entries.size()) return false;
+      for (uint16_t origin : one.origin_of)
+        if (origin >= one.origins.size()) return false;
     }
     return !products.empty() && bins.size() <= kMaxKeys;
   }
