@@ -98,10 +98,16 @@ class Features {
       const char *operand, *name;
       int64_t size;
     } dims[] = {{"q", "head_dim", call_.sizes[x_.head_dim]}, {"v", "head_dim_v", call_.sizes[x_.head_dim_v]}};
-    for (const auto& [operand, dim, size] : dims)
-      if (size > kMostPlain)
-        return fail(Error::not_supported, "%s: with %s, %s has %s %" PRId64 ", which must be from 1 to %" PRId64, op(),
-                    bits_ & kPages ? name(x_.block_table) : "k of 8 bits", operand, dim, size, kMostPlain);
+    for (const auto& [operand, dim, size] : dims) {
+      if (size <= kMostPlain) continue;
+      if (bits_ & kPages)
+        return fail(Error::not_supported,
+                    "%s: with block_table, %s has %s %" PRId64 ", which must be from 1 to %" PRId64, op(), operand, dim,
+                    size, kMostPlain);
+      return fail(Error::not_supported,
+                  "%s: with k of dtype %s, %s has %s %" PRId64 ", which must be from 1 to %" PRId64, op(),
+                  dtype_name(call_[x_.k].dtype), operand, dim, size, kMostPlain);
+    }
     return Error::success;
   }
 

@@ -22,11 +22,10 @@ def refusal(operator: str, sizes: Mapping[str, int], features: int) -> str | Non
             return f"{operator}: {operand} has {name} {sizes[name]}, which must be from 1 to {most}"
     if together := f.refusal(features):
         return f"{operator}: {together}"
-    for feature in (f.PAGES, f.FP8_KEYS):
-        for operand, name in (("q", "head_dim"), ("v", "head_dim_v")):
-            if features & feature.bit and sizes[name] > c.MOST_PLAIN:
-                found = f"{operand} has {name} {sizes[name]}, which must be from 1 to {c.MOST_PLAIN}"
-                return f"{operator}: with {feature.asked}, {found}"
+    for operand, name in (("q", "head_dim"), ("v", "head_dim_v")):
+        if features & f.PAGES.bit and sizes[name] > c.MOST_PLAIN:
+            found = f"{operand} has {name} {sizes[name]}, which must be from 1 to {c.MOST_PLAIN}"
+            return f"{operator}: with {f.PAGES.asked}, {found}"
     return None
 
 
