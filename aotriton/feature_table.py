@@ -198,12 +198,15 @@ class _Call:
         return fitting[0] if fitting and (choice.round_up or choice.number(fitting[0]) == wanted) else choice.values[-1]
 
     def _addressing(self, kernel: KernelDescription) -> str:
-        """How it reaches the call's tensors. Level FULL and wide tiles have no descriptors of sequences."""
+        """How it reaches the call's tensors. Level FULL and wide tiles have no descriptors of sequences, and the widest
+        ones none at level FULL.
+        """
         scalars = self.environment.scalars
         by_kernel = scalars["features"] & f.OF_LENGTHS
         wide = scalars["level"] == c.FULL or (scalars["level"] != c.PAGED and self.width > 128)
+        wide = (by_kernel and wide) or (scalars["level"] == c.FULL and self.width > c.MOST_PLAIN)
         q = any(isinstance(one, Tensor) and one.operand == c.Q and not one.general for one in kernel.arguments)
-        if not self.lies_well or self.dtype == "fp32" or self.asked.odd or (by_kernel and wide and q):
+        if not self.lies_well or self.dtype == "fp32" or self.asked.odd or (wide and q):
             return ADDRESSING[0]
         return arch_spec(self.arch).addressing[-1]
 

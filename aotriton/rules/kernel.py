@@ -740,12 +740,14 @@ class Functional:
     def plain_ones(self) -> tuple[Functional, ...]:
         """The functionals of level 0 that stand for this one, each followed by the one that is measured for it.
 
-        They have its values of all choices except those that ``impossible`` restricts at its level.
+        They have its values of all choices except those that ``impossible`` restricts at its level, whatever the others
+        are.
         """
         if not self.level:
             return ()
         levels = self.kernel.level_choice
-        free = {levels, *(name for row in self.kernel.impossible if row.get(levels) == self.level for name in row)}
+        of_level = (row for row in self.kernel.impossible if row.get(levels) == self.level and len(row) == 2)
+        free = {levels, *(name for row in of_level for name in row)}
         own = [
             (place, value) for place, value in enumerate(self.values) if self.kernel._choice_names[place] not in free
         ]

@@ -176,8 +176,10 @@ TEST("head dims that plain images do not have run on images with features, by po
   const struct {
     int64_t of_qk, of_v;
     const char* addressing;
-  } cases[] = {{64, 40, "ADDRESSING=descriptor"}, {40, 64, "ADDRESSING=descriptor"}, {64, 12, "ADDRESSING=general"},
-               {12, 64, "ADDRESSING=general"},    {61, 61, "ADDRESSING=general"},    {1, 33, "ADDRESSING=general"}};
+  } cases[] = {
+      {64, 40, "ADDRESSING=descriptor"},   {40, 64, "ADDRESSING=descriptor"},  {64, 12, "ADDRESSING=general"},
+      {12, 64, "ADDRESSING=general"},      {61, 61, "ADDRESSING=general"},     {1, 33, "ADDRESSING=general"},
+      {512, 512, "ADDRESSING=descriptor"}, {64, 264, "ADDRESSING=descriptor"}, {257, 257, "ADDRESSING=general"}};
   const auto check_kernels = [](const auto& params, const char* addressing, double products) {
     Explanation explanation;
     CHECK_EQ(explain(params, "sm_90", 0, &explanation), Error::success);
@@ -200,6 +202,19 @@ TEST("head dims that plain images do not have run on images with features, by po
       backward.causal = causal;
       CHECK_EQ(attn_bwd(backward, {}), Error::success);
       check_kernels(backward, addressing, pairs * static_cast<double>(3 * of_qk + 2 * of_v));
+    }
+}
+
+TEST("wide heads with ALiBi, bias or dropout run by pointer on all archs, narrower ones as their tensors lie") {
+  for (const char* arch : {"sm_90", "gfx942"})
+    for (const int64_t head_dim : {256, 264, 512}) {
+      attn_fwd_params p = fwd_call({.head_dim = head_dim});
+      p.features.alibi_slopes = {pointer(address_of(9)), AOTRITON_FLOAT32, {2, 4}, {4, 1}};
+      Explanation explanation;
+      CHECK_EQ(explain(p, arch, 0, &explanation), Error::success);
+      const std::string functional = explanation.kernels[0].functional;
+      CHECK_CONTAINS(functional, "LEVEL=5");
+      CHECK_EQ(functional.find("ADDRESSING=general") != std::string::npos, head_dim > 256);
     }
 }
 

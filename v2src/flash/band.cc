@@ -49,12 +49,13 @@ Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
   const int64_t behind = causal ? 0 : right < 0 ? most : std::min(right, most);
   const int64_t before = left < 0 ? most : std::min(left, most);
   const int64_t level = features & kPages ? kPaged : features & kOfFull ? kFull : kGeneral;
+  const int64_t widest = std::max(head_dim, head_dim_v);
+  if (level == kFull && widest > kMostPlain) call.misaligned |= 1u << call.from[x.q];  // there are no other images
   if (found_by_kernel) {
     if (last) features |= kOwnLast;
     // A descriptor ends where the tensor does, not where a sequence does. Images with most to do have no registers to
     // see to that, and take pointers. Pages are for other kernels.
-    if (level == kFull || (level != kPaged && std::max(head_dim, head_dim_v) > kMostColumns))
-      call.misaligned |= 1u << call.from[x.q];
+    if (level == kFull || (level != kPaged && widest > kMostColumns)) call.misaligned |= 1u << call.from[x.q];
     return set(level, false, -before, behind);
   }
   const int64_t lo = std::clamp(own - before, -seqlen_q, seqlen_k), hi = std::clamp(own + behind, -seqlen_q, seqlen_k);

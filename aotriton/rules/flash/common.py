@@ -90,7 +90,7 @@ FEATURED = (GENERAL, FULL)  # the levels whose images have features
 LEVEL = Choice("LEVEL", (PLAIN, *FEATURED), scalar("level"), round_up=True, default=PLAIN, borrows=True, levels=True)
 PLAIN_ONLY = LEVEL.narrowed(PLAIN)
 # What the operators' checks make of a call of fp32: one with a band, whose images address by pointers. A WIDE one has a
-# band, too.
+# band, too, and at the level FULL pointers: others would be too many images for what few calls ask.
 NO_FP32_HAS: tuple[Mapping[str, Value], ...] = (
     {"T": "fp32", "ADDRESSING": "descriptor"},
     {"T": "fp32", HEAD_DIM.name: WIDE, "ADDRESSING": "offset32"},
@@ -99,6 +99,7 @@ NO_CALL_HAS: tuple[Mapping[str, Value], ...] = (
     *({"LEVEL": level, "CAUSAL": True} for level in FEATURED),
     {"T": "fp32", "LEVEL": PLAIN},
     {HEAD_DIM.name: WIDE, "LEVEL": PLAIN},
+    *({HEAD_DIM.name: WIDE, "LEVEL": FULL, "ADDRESSING": one} for one in ("offset32", "descriptor")),
     *NO_FP32_HAS,
 )
 ACCESS = Choice("ADDRESSING", ADDRESSING, addressing(), borrows=True, option="addressing")

@@ -14,8 +14,9 @@ LEAST_OF_HALVES = {
     "cuda": {"attn_fwd": (64, 32), "attn_bwd_dk_dv": (32, 32), "attn_bwd_dq": (32, 32)},
     "hip": {"attn_fwd": (64, 16), "attn_bwd_dk_dv": (16, 32), "attn_bwd_dq": (32, 16)},
 }
-MOST_OF_FP32 = 2048  # scores of a tile
+MOST_OF_FP32 = 2048  # scores of a tile; a fourth of them in WIDE ones
 MOST_ROWS_OF_FEW = 32  # of a tile that is worth trying with one or two warps
+WIDE_ROWS_OF_DQ = 64  # on gfx942
 BAND_REGISTERS = 64  # of a thread, beside its accumulators: the least with which images with a band spill nothing
 
 
@@ -88,9 +89,12 @@ def _products_of_halves(functional: Functional, keys: Mapping[str, int], config:
 def _small_tile(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     if "BLOCK_N" not in config or _wide(functional):
         return False
-    vendor = functional.arch_spec.vendor
-    rows, columns = LEAST_OF_HALVES[vendor].get(functional.kernel.function, (0, 0))
-    share = 2 if vendor == "cuda" and _head_dim(functional) == WIDE else 1
+    vendor, function = functional.arch_spec.vendor, functional.kernel.function
+    rows, columns = LEAST_OF_HALVES[vendor].get(function, (0, 0))
+    wide = _head_dim(functional) == WIDE
+    if wide and vendor == "hip" and function == "attn_bwd_dq":
+        rows = WIDE_ROWS_OF_DQ
+    share = 2 if wide and vendor == "cuda" else 1
     return config["BLOCK_M"] * share < rows or config["BLOCK_N"] * share < columns
 
 
@@ -106,7 +110,8 @@ def _large_for_fp32(functional: Functional, keys: Mapping[str, int], config: Con
     if "BLOCK_N" not in config or not _wide(functional):
         return False
     of_products = config.get(BF16_PRODUCTS, 0) and (tiled_side(functional.kernel) == "k" or config["BLOCK_M"] < 64)
-    return bool(of_products) or config["BLOCK_M"] * config["BLOCK_N"] > MOST_OF_FP32 or config["num_stages"] > 2
+    most = MOST_OF_FP32 // (4 if _head_dim(functional) == WIDE else 1)
+    return bool(of_products) or config["BLOCK_M"] * config["BLOCK_N"] > most or config["num_stages"] > 2
 
 
 def _small_for_fp32(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
