@@ -7,16 +7,16 @@ namespace aotriton::v2::inline abi1 {
 
 // What the runner has room for. A library and the families that are built on it share these numbers, and the generator
 // refuses an operator that exceeds one.
-inline constexpr size_t kMaxOperands = 28;    // of an operator, with the workspace tensors of its backends
-inline constexpr size_t kMaxSizes = 24;       // of an operator, with the derived ones
-inline constexpr size_t kMaxScalars = 24;     // of an operator
-inline constexpr size_t kMaxRank = 4;         // of an operand
-inline constexpr size_t kMaxSteps = 255;      // of an operator
-inline constexpr size_t kMaxChoices = 32;     // of an operator, those that its kernels share
-inline constexpr size_t kMaxTunables = 12;    // of a kernel
-inline constexpr size_t kMaxKeys = 4;         // of a kernel
-inline constexpr size_t kMaxNumbers = 48;     // of a kernel: i32, i64 and packed arguments
+inline constexpr size_t kMaxOperands = 28;  // of an operator, with the workspace tensors of its backends
+inline constexpr size_t kMaxSizes = 24;  // of an operator, with the derived ones
+inline constexpr size_t kMaxScalars = 24;  // of an operator
+inline constexpr size_t kMaxRank = 4;  // of an operand
+inline constexpr size_t kMaxSteps = 255;  // of an operator
+inline constexpr size_t kMaxChoices = 32;  // of an operator, those that its kernels share
+inline constexpr size_t kMaxTunables = 12;  // of a kernel
+inline constexpr size_t kMaxKeys = 4;  // of a kernel
+inline constexpr size_t kMaxNumbers = 48;  // of a kernel: i32, i64 and packed arguments
 inline constexpr size_t kMaxArguments = 704;  // of all kernels of a backend, as they are passed
-inline constexpr size_t kMaxBackends = 12;    // of an operator
+inline constexpr size_t kMaxBackends = 12;  // of an operator
 
 }  // namespace aotriton::v2::inline abi1

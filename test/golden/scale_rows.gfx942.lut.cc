@@ -31,17 +31,14 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
+constexpr uint16_t origin_of_0[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
@@ -63,17 +60,14 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
+constexpr uint16_t origin_of_0[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=offset32", bins, entries, products};
 static_assert(lut.valid());
 
@@ -95,17 +89,14 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
+constexpr uint16_t origin_of_0[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
@@ -127,17 +118,14 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
+constexpr uint16_t origin_of_0[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=offset32", bins, entries, products};
 static_assert(lut.valid());
 
@@ -159,17 +147,14 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
+constexpr uint16_t origin_of_0[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
@@ -191,17 +176,14 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
+constexpr uint16_t origin_of_0[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=offset32", bins, entries, products};
 static_assert(lut.valid());
 
@@ -223,17 +205,14 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
+constexpr uint16_t origin_of_0[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
@@ -255,17 +234,14 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
+constexpr uint16_t origin_of_0[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=offset32", bins, entries, products};
 static_assert(lut.valid());
 

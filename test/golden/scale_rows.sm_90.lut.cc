@@ -59,14 +59,14 @@ constexpr uint8_t index_0[] = {
     1, 1,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
     {Provenance::measured, "", "", "", 20.1f, 0.0f, 0.0f, {runners_up + 0, 2}},
-    // rows=64 waves=8
     {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {runners_up + 2, 2}},
-    // rows=512 waves=1
     {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {runners_up + 4, 2}},
-    // rows=512 waves=8
     {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {runners_up + 6, 2}},
+};
+constexpr uint16_t origin_of_0[] = {
+    0, 1,  // rows=64
+    2, 3,  // rows=512
 };
 
 // NVIDIA H20
@@ -75,17 +75,17 @@ constexpr uint8_t index_1[] = {
     1, 1,  // rows=512
 };
 constexpr Origin origins_1[] = {
-    // rows=64 waves=1
     {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.2f, 38.19f, 42.21f, {runners_up + 8, 2}},
-    // rows=64 waves=8
     {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.0f, 38.0f, 42.0f, {runners_up + 10, 2}},
-    // rows=512 waves=1
     {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.0f, 38.0f, 42.0f, {runners_up + 12, 2}},
-    // rows=512 waves=8
     {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.0f, 38.0f, 42.0f, {runners_up + 14, 2}},
 };
+constexpr uint16_t origin_of_1[] = {
+    0, 1,  // rows=64
+    2, 3,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}, {index_1, origins_1, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}, {index_1, origin_of_1, origins_1, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
@@ -108,14 +108,11 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
     {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
-    {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {}},
+};
+constexpr uint16_t origin_of_0[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
 };
 constexpr Cost costs_0[] = {
     {64, 1, 16, 1, 2, 0.03f, "product=NVIDIA_H20", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
@@ -128,21 +125,19 @@ constexpr uint8_t index_1[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_1[] = {
-    // rows=64 waves=1
     {Provenance::borrowed, "no image of this build was measured in this bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
     {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.0f, 38.0f, 42.0f, {}},
-    // rows=512 waves=1
-    {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.0f, 38.0f, 42.0f, {}},
-    // rows=512 waves=8
-    {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.0f, 38.0f, 42.0f, {}},
+};
+constexpr uint16_t origin_of_1[] = {
+    0, 1,  // rows=64
+    1, 1,  // rows=512
 };
 constexpr Cost costs_1[] = {
     {64, 1, 16, 1, 2, 0.03f, "", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
     {128, 1, 16, 1, 2, 0.03f, "", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
 };
 
-constexpr ProductTable products[] = {{index_0, origins_0, costs_0}, {index_1, origins_1, costs_1}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, costs_0}, {index_1, origin_of_1, origins_1, costs_1}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor", bins, entries, products};
 static_assert(lut.valid());
 
@@ -164,14 +159,11 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
     {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
+};
+constexpr uint16_t origin_of_0[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
 };
 
 // NVIDIA H20
@@ -180,17 +172,14 @@ constexpr uint8_t index_1[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_1[] = {
-    // rows=64 waves=1
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
+constexpr uint16_t origin_of_1[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}, {index_1, origins_1, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}, {index_1, origin_of_1, origins_1, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
@@ -212,14 +201,11 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
     {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
+};
+constexpr uint16_t origin_of_0[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
 };
 
 // NVIDIA H20
@@ -228,17 +214,14 @@ constexpr uint8_t index_1[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_1[] = {
-    // rows=64 waves=1
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
+constexpr uint16_t origin_of_1[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}, {index_1, origins_1, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}, {index_1, origin_of_1, origins_1, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=descriptor", bins, entries, products};
 static_assert(lut.valid());
 
@@ -262,14 +245,14 @@ constexpr uint8_t index_0[] = {
     2, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
     {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=64 waves=1", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
     {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
     {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=512 waves=1", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=512 waves=8", "", "", 0.0f, 0.0f, 0.0f, {}},
+};
+constexpr uint16_t origin_of_0[] = {
+    0, 1,  // rows=64
+    2, 3,  // rows=512
 };
 
 // NVIDIA H20
@@ -278,17 +261,14 @@ constexpr uint8_t index_1[] = {
     2, 0,  // rows=512
 };
 constexpr Origin origins_1[] = {
-    // rows=64 waves=1
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
+constexpr uint16_t origin_of_1[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}, {index_1, origins_1, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}, {index_1, origin_of_1, origins_1, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
@@ -312,14 +292,14 @@ constexpr uint8_t index_0[] = {
     2, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
     {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=64 waves=1", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
     {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
     {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=512 waves=1", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=512 waves=8", "", "", 0.0f, 0.0f, 0.0f, {}},
+};
+constexpr uint16_t origin_of_0[] = {
+    0, 1,  // rows=64
+    2, 3,  // rows=512
 };
 
 // NVIDIA H20
@@ -328,17 +308,14 @@ constexpr uint8_t index_1[] = {
     2, 0,  // rows=512
 };
 constexpr Origin origins_1[] = {
-    // rows=64 waves=1
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
+constexpr uint16_t origin_of_1[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}, {index_1, origins_1, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}, {index_1, origin_of_1, origins_1, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor", bins, entries, products};
 static_assert(lut.valid());
 
@@ -360,14 +337,11 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
     {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
+};
+constexpr uint16_t origin_of_0[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
 };
 
 // NVIDIA H20
@@ -376,17 +350,14 @@ constexpr uint8_t index_1[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_1[] = {
-    // rows=64 waves=1
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
+constexpr uint16_t origin_of_1[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}, {index_1, origins_1, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}, {index_1, origin_of_1, origins_1, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
@@ -408,14 +379,12 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
     {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::borrowed, "scale_rows_sm_90_0000000000000000: the kernel's source has changed since", "", "", 10.0f, 0.0f, 0.0f, {}},
+};
+constexpr uint16_t origin_of_0[] = {
+    0, 0,  // rows=64
+    0, 1,  // rows=512
 };
 
 // NVIDIA H20
@@ -424,17 +393,15 @@ constexpr uint8_t index_1[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_1[] = {
-    // rows=64 waves=1
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::borrowed, "scale_rows_sm_90_0000000000000000: the kernel's source has changed since", "rows 64 width 32", "2026-11-21", 20.0f, 19.0f, 21.0f, {}},
 };
+constexpr uint16_t origin_of_1[] = {
+    0, 0,  // rows=64
+    0, 1,  // rows=512
+};
 
-constexpr ProductTable products[] = {{index_0, origins_0, {}}, {index_1, origins_1, {}}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, {}}, {index_1, origin_of_1, origins_1, {}}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=descriptor", bins, entries, products};
 static_assert(lut.valid());
 

@@ -22,10 +22,11 @@ constexpr uint8_t index_0[] = {
     0, 0,
 };
 constexpr Origin origins_0[] = {
-    // rows=64
     {Provenance::borrowed, "the image of another bin: here another backend is faster", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512
     {Provenance::measured, "", "", "", 10.0f, 0.0f, 0.0f, {}},
+};
+constexpr uint16_t origin_of_0[] = {
+    0, 1,
 };
 constexpr Cost costs_0[] = {
     {64, 1, 1, 1, 2, 0.03f, "product=NVIDIA_H20", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
@@ -36,16 +37,17 @@ constexpr uint8_t index_1[] = {
     0, 0,
 };
 constexpr Origin origins_1[] = {
-    // rows=64
     {Provenance::borrowed, "the image of another bin: here another backend is faster", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512
     {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 20.0f, 19.0f, 21.0f, {}},
+};
+constexpr uint16_t origin_of_1[] = {
+    0, 1,
 };
 constexpr Cost costs_1[] = {
     {64, 1, 1, 1, 2, 0.03f, "", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
 };
 
-constexpr ProductTable products[] = {{index_0, origins_0, costs_0}, {index_1, origins_1, costs_1}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, costs_0}, {index_1, origin_of_1, origins_1, costs_1}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor", bins, entries, products};
 static_assert(lut.valid());
 

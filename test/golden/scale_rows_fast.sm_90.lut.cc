@@ -24,14 +24,13 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_0[] = {
-    // rows=64 waves=1
     {Provenance::borrowed, "no image of this build was measured in this bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
     {Provenance::measured, "", "", "", 25.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=1
-    {Provenance::borrowed, "no image of this build was measured in this bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::borrowed, "the image of another bin: here another backend is faster", "", "", 0.0f, 0.0f, 0.0f, {}},
+};
+constexpr uint16_t origin_of_0[] = {
+    0, 1,  // rows=64
+    0, 2,  // rows=512
 };
 constexpr Cost costs_0[] = {
     {64, 1, 16, 1, 2, 0.03f, "product=NVIDIA_H20", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
@@ -43,20 +42,19 @@ constexpr uint8_t index_1[] = {
     0, 0,  // rows=512
 };
 constexpr Origin origins_1[] = {
-    // rows=64 waves=1
     {Provenance::borrowed, "no image of this build was measured in this bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=64 waves=8
     {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 50.0f, 47.5f, 52.5f, {}},
-    // rows=512 waves=1
-    {Provenance::borrowed, "no image of this build was measured in this bin", "", "", 0.0f, 0.0f, 0.0f, {}},
-    // rows=512 waves=8
     {Provenance::borrowed, "the image of another bin: here another backend is faster", "", "", 0.0f, 0.0f, 0.0f, {}},
+};
+constexpr uint16_t origin_of_1[] = {
+    0, 1,  // rows=64
+    0, 2,  // rows=512
 };
 constexpr Cost costs_1[] = {
     {64, 1, 16, 1, 2, 0.03f, "", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
 };
 
-constexpr ProductTable products[] = {{index_0, origins_0, costs_0}, {index_1, origins_1, costs_1}};
+constexpr ProductTable products[] = {{index_0, origin_of_0, origins_0, costs_0}, {index_1, origin_of_1, origins_1, costs_1}};
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor", bins, entries, products};
 static_assert(lut.valid());
 
