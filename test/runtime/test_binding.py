@@ -106,8 +106,8 @@ def test_errors_of_the_library_have_a_code() -> None:
         ("invalid_argument", "causal_variant is 2", {"causal_variant": 2}),
         (
             "not_supported",
-            "q has head_dim 257",
-            {n: Tensor(2, 4, 48, 257, address=(i + 1) << 32) for i, n in enumerate(("q", "k", "v", "out"))},
+            "q has head_dim 513",
+            {n: Tensor(2, 4, 48, 513, address=(i + 1) << 32) for i, n in enumerate(("q", "k", "v", "out"))},
         ),
         ("invalid_shape", "out has head_dim_v 64, v has 72", {"v": Tensor(2, 4, 48, 72)}),
     ):
