@@ -74,8 +74,8 @@ WRONG_FORWARD: dict[str, tuple[Callable[[], Arguments], str, str]] = {
     ),
     "a variant that is none": (lambda: {"causal_variant": 2}, "invalid_argument", "causal_variant"),
     "v of another head dim than out": (lambda: {"v": tensor(2, 2, 48, 72)}, "invalid_shape", "head_dim_v"),
-    "head_dim 264": (
-        lambda: {name: tensor(2, h, 48, 264) for name, h in (("q", 4), ("k", 2), ("v", 2), ("out", 4))},
+    "head_dim 520": (
+        lambda: {name: tensor(2, h, 48, 520) for name, h in (("q", 4), ("k", 2), ("v", 2), ("out", 4))},
         "not_supported",
         "head_dim",
     ),
