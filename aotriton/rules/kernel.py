@@ -250,6 +250,12 @@ class Choice:
         """The value that is measured for ``value``."""
         return value if self.measured_as is None or value in self.apart else self.measured_as
 
+    def own(self, value: Value) -> Value:
+        """The choice's value that is equal to this one, which may be spelled otherwise: an enumeration's number, for
+        instance, that came through JSON. Any other value as it is.
+        """
+        return next((one for one in self.values if one == value), value)
+
     def serving(self, value: Value, sizes: Mapping[str, int] | None) -> Value | None:
         """The value that serves a call which another kernel serves with ``value``.
 
@@ -620,7 +626,7 @@ class KernelDescription:
         given = self._defaults | values
         if len(given) != len(self.choices) or not given.keys() <= set(self._choice_names):
             raise ValueError(f"{self.name}: choices are {list(self._choice_names)}, got {sorted(values)}")
-        return Functional(self, arch, tuple(given[name] for name in self._choice_names))
+        return Functional(self, arch, tuple(choice.own(given[choice.name]) for choice in self.choices))
 
     def like(self, functional: Functional, sizes: Mapping[str, int] | None = None) -> Functional | None:
         """The functional with the choices and arch of another kernel's; None if this kernel does not serve it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -149,6 +150,15 @@ def test_descriptions_match_the_kernels(kernel: KernelDescription) -> None:
         assert [argument.arg for argument in function.args.args] == [argument.name for argument in taken(one)]
         marked = {a.arg for a in function.args.args if a.annotation and "constexpr" in ast.unparse(a.annotation)}
         assert marked == {argument.name for argument in taken(one) if isinstance(argument, Constexpr)}
+
+
+@KERNELS
+def test_functionals_keep_their_text_through_json(kernel: KernelDescription) -> None:
+    """Compilers in other processes get values as JSON, and write the functional's text beside the image."""
+    for row in ARCHS:
+        for functional in kernel.functionals(row.arch):
+            values = json.loads(json.dumps(functional.as_dict()))
+            assert str(kernel.functional(row.arch, **values)) == str(functional)
 
 
 @KERNELS

@@ -55,9 +55,9 @@ class Request:
 
 
 def launch_request(spec: ImageSpec, image: CompiledImage) -> Request:
-    return Request(
-        image.name, spec.functional.kernel.name, spec.config, image.path, image.metadata, dict(spec.tunables)
-    )
+    # The store may be older than this description, whose text of the functional the program is read by.
+    metadata = {**image.metadata, "functional": str(spec.functional)}
+    return Request(image.name, spec.functional.kernel.name, spec.config, image.path, metadata, dict(spec.tunables))
 
 
 @dataclass(frozen=True)
