@@ -410,7 +410,7 @@ class KernelDescription:
     impossible: tuple[Mapping[str, Value], ...] = ()
     guards: tuple[Guard, ...] = ()
     restrictions: tuple[Restriction, ...] = ()
-    # By arch, combinations of choices whose images may spill registers: those of which no config fits.
+    # By vendor, combinations of choices whose images may spill registers: those of which no config fits.
     may_spill: Mapping[str, tuple[Mapping[str, Value], ...]] = field(default_factory=dict)
     needs: tuple[str, ...] = ()  # among CAPABILITIES of rules/arch.py
     archs: tuple[str, ...] = ()  # empty: all
@@ -768,7 +768,7 @@ class Functional:
     @property
     def may_spill(self) -> bool:
         """Whether its images may spill registers, as all of them do."""
-        rows = self.kernel.may_spill.get(self.arch, ())
+        rows = self.kernel.may_spill.get(self.arch_spec.vendor, ())
         return any(all(self[name] == value for name, value in row.items()) for row in rows)
 
     def __str__(self) -> str:

@@ -114,7 +114,7 @@ def test_the_document_has_the_newest_record(tmp_path: Path) -> None:
     assert "the best of FA3 and cuDNN for each cell" in told
     assert "a GPU, torch 2, cuDNN 9, FA3 0.0.3, 2026-11-26, commit abc1234, images 0badcafe" in told
     assert "in the geometric mean **1.06 ×, at worst 0.80**. On 1 of the 4 cells" in told
-    assert "a seed (7) and which nobody tuned on: 1.20 ×, at worst 1.20." in told
+    assert "a seed (7) and which no tuning has seen: 1.20 ×, at worst 1.20." in told
     assert (
         "Cells with 256 MB of keys and values or more reach 0.67 to 0.67 of the bandwidth of a copy, 4.00 TB/s" in told
     )

@@ -259,8 +259,8 @@ def test_what_can_not_be_built_is_an_error(tmp_path: Path, rows: list[Winner], m
         r" raise megabytes, or ask for fewer models, dtypes or archs",
     ):
         made(written(tmp_path, GENERATING, megabytes=1e-3), rows, models)
-    large = GENERATING | {"config": LLAMA | {"head_dim": 512}}
-    with pytest.raises(ValueError, match=r"nothing serves any call of its models: .* from 1 to 256"):
+    large = GENERATING | {"config": LLAMA | {"head_dim": 520}}
+    with pytest.raises(ValueError, match=r"nothing serves any call of its models: .* from 1 to 512"):
         made(written(tmp_path, large), rows)
     chunked = GENERATING | {"config": LLAMA | {"layer_types": ["chunked_attention"]}}
     found = made(written(tmp_path, GENERATING, chunked), rows)

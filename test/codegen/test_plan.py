@@ -320,7 +320,7 @@ def test_commands_for_attention() -> None:
     with pytest.raises(PlanError) as caught:
         plan([ATTN_FWD], usual("sm_90"), "small", rows, {})
     assert str(caught.value).splitlines() == [
-        "attn_fwd sm_90 F33 (T=bf16 BLOCK_DMODEL=64 CAUSAL=True ADDRESSING=general):"
+        "attn_fwd sm_90 F39 (T=bf16 BLOCK_DMODEL=64 CAUSAL=True ADDRESSING=general):"
         " no winner for max_seqlen_q=64 max_seqlen_k=64 waves=1, nor for 1 other bins",
         "to fill what is missing, run:",
         "  python3 tune/tune.py --family flash --arch sm_90 --kernel attn_fwd --level 0 --dtype bf16 --head-dim 64"

@@ -133,7 +133,7 @@ ATTN_BWD_DK_DV = KernelDescription(
     choices=(c.LEVEL, c.T_PORTABLE, c.HEAD_DIM_PORTABLE, c.CAUSAL, c.ACCESS),
     impossible=c.NO_CALL_HAS,
     # Each wave has all columns of K and V as operands: 256 registers of fp32.
-    may_spill={"gfx942": ({"T": "fp32", c.HEAD_DIM.name: c.WIDE},)},
+    may_spill={"hip": ({"T": "fp32", c.HEAD_DIM.name: c.WIDE},)},
     # Two accumulators of BLOCK_N x BLOCK_DMODEL stay in registers: head dim 256 leaves room for BLOCK_N 64 at most, and
     # with general addressing, whose pointers take registers too, for 32.
     tunables=(
