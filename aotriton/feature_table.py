@@ -164,9 +164,8 @@ class _Call:
     @cached_property
     def environment(self) -> Environment:
         scalars = {one.name: int(one.default or 0) for one in self.operator.scalars if one.dtype != "fp32"}
-        of_sizes = self.sizes["head_dim"] == self.sizes["head_dim_v"] <= c.MOST_PLAIN and not self.asked.odd
         given = f.bits(self.features) | (f.USED_K.bit if f.PAGES in self.features else 0)
-        scalars |= band(self.mask, self.sizes, given, plain=not given and of_sizes and self.dtype != "fp32")
+        scalars |= band(self.mask, self.sizes, given, self.dtype)
         scalars |= {f"longest_{side}": self.sizes[f"seqlen_{side}"] for side in "qk"} | {c.SEQUENCES.name: 1}
         present = {one.name for one in self.operator.operands if not one.optional}
         present |= {name for one in self.features for name in one.fields}

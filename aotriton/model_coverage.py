@@ -110,8 +110,7 @@ def checked(model: str, call: Call, dtype: str) -> WantedCall:
     features = bits(one for one in SERVED if own.get(one.asked))
     widths = sizes["head_dim"], sizes["head_dim_v"]
     aligned = dtype != "fp32" and not any(width % c.WIDTH.multiple_of for width in widths)
-    plain = aligned and not features and widths[0] == widths[1] <= c.MOST_PLAIN
-    scalars = band(own, sizes, features, plain)
+    scalars = band(own, sizes, features, dtype)
     aligned = aligned and not (scalars["level"] == c.FULL and max(widths) > c.MOST_PLAIN)
     longest = {"longest_q": sizes["seqlen_q"], "longest_k": sizes["seqlen_k"], c.SEQUENCES.name: 1}
     made = WantedCall(model, call, dtype, sizes, scalars | longest, frozenset(given), aligned)

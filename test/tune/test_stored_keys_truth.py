@@ -14,8 +14,8 @@ import torch
 
 from aotriton.rules.flash.split import ATTN_FWD_DECODE, ATTN_FWD_SPLIT, OF_FP8, OF_PAGES, Keys
 from aotriton.rules.kernel import KernelDescription, Tensor
-from aotriton.tune.flash.keys import PAGE
 from aotriton.tune.flash.reference import PARTIAL, Attention
+from aotriton.tune.flash.stored_keys import PAGE
 from aotriton.tune.problem.accuracy import Check
 from aotriton.tune.problem.family import results_of
 

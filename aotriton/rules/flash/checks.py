@@ -29,8 +29,9 @@ def refusal(operator: str, sizes: Mapping[str, int], features: int) -> str | Non
     return None
 
 
-def band(own: Mapping[str, Any], sizes: Mapping[str, int], features: int, plain: bool) -> dict[str, int]:
+def band(own: Mapping[str, Any], sizes: Mapping[str, int], features: int, dtype: str) -> dict[str, int]:
     """The scalars that the checks make of masks and windows, as set_level of v2src/flash/band.cc."""
+    plain = not features and _may_be_plain(sizes, dtype)
     rows, keys = sizes["seqlen_q"], sizes["seqlen_k"]
     left, right = own.get("window_left", -1), own.get("window_right", -1)
     causal, windowed = bool(own.get("causal")), left >= 0 or right >= 0
@@ -58,3 +59,9 @@ def band(own: Mapping[str, Any], sizes: Mapping[str, int], features: int, plain:
     if lo <= 1 - rows and hi == 0 and rows == keys:
         return made(c.PLAIN, True, 0, 0)
     return made(c.BANDED, False, lo, hi)
+
+
+def _may_be_plain(sizes: Mapping[str, int], dtype: str) -> bool:
+    """Whether calls of this type and these head dims have images without features."""
+    width, of_v = sizes["head_dim"], sizes["head_dim_v"]
+    return dtype != "fp32" and width == of_v <= c.MOST_PLAIN and not width % c.WIDTH.multiple_of

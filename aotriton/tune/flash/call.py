@@ -7,7 +7,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from aotriton.rules.flash.split import OF_FP8, Keys
-from aotriton.tune.flash.keys import narrowed, sizes_without_tensor, stored
+from aotriton.tune.flash.stored_keys import narrowed, sizes_without_tensor, stored
 from aotriton.tune.problem.dtypes import torch_dtype
 from aotriton.tune.problem.family import Inputs
 

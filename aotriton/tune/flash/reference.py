@@ -18,7 +18,7 @@ from aotriton.rules.flash.planned import PLANNED, TILE_ROWS
 from aotriton.rules.flash.split import OF_FP8, SPLIT, Keys
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.rules.operators import Backend, derived_sizes
-from aotriton.tune.flash import keys as stored_keys
+from aotriton.tune.flash import stored_keys
 from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
 from aotriton.tune.flash.plan import Plan, combine_tiles, plan_of, wrong_with
 from aotriton.tune.flash.split import ROWS, in_halves, sums, with_tiles

@@ -20,8 +20,7 @@ from aotriton.rules.flash.split import (
     OF_PAGES,
 )
 from aotriton.rules.kernel import Functional
-from aotriton.tune.flash import estimate
-from aotriton.tune.flash import keys as stored_keys
+from aotriton.tune.flash import estimate, stored_keys
 from aotriton.tune.problem.compute_unit import Candidate
 from aotriton.tune.problem.dtypes import torch_dtype
 from aotriton.tune.problem.family import Data, Inputs
@@ -119,7 +118,7 @@ class FlashTuning:
         )
 
     def data_key(self, problem: Problem) -> tuple[object, ...]:
-        functional, keys = problem.functional, stored_keys.keys_of(problem.functional)
+        functional, keys = problem.functional, stored_keys.stored_as(problem.functional)
         return functional["T"], problem.shape, bool(functional.get("CAUSAL", False)), functional.level, str(keys)
 
     def data(self, problem: Problem) -> Data:
@@ -134,7 +133,7 @@ class FlashTuning:
         from aotriton.tune.flash.reference import Attention
 
         asked = {"causal": 0} | scalars_of(problem.functional, problem.sizes)
-        keys = stored_keys.keys_of(problem.functional)
+        keys = stored_keys.stored_as(problem.functional)
         return Attention(
             **problem.sizes,
             causal=bool(asked["causal"]),
@@ -148,11 +147,11 @@ class FlashTuning:
         )
 
     def scalars(self, functional: Functional, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        keys = stored_keys.keys_of(functional)
+        keys = stored_keys.stored_as(functional)
         return stored_keys.scalars(keys, sizes) if keys else {}
 
     def given(self, functional: Functional) -> Set[str]:
-        return stored_keys.given(stored_keys.keys_of(functional))
+        return stored_keys.given(stored_keys.stored_as(functional))
 
     def draw(self, functional: Functional, random: Random) -> Shape:
         """Sequences of 16 to 16,384, of different lengths in 40 % of what is not causal; 1 to 64 heads, in groups of 1
@@ -160,7 +159,7 @@ class FlashTuning:
         decode: one query in half of these, else up to 256, of up to 131,072 keys, in groups of up to 16. Where a level
         says how keys are held, all calls do.
         """
-        if stored_keys.keys_of(functional):
+        if stored_keys.stored_as(functional):
             return _draw_of_cache(functional, random)
         padded = int(functional["BLOCK_DMODEL"])
         smaller = max((value for value in HEAD_DIM_RANK if value < padded), default=0)
@@ -185,7 +184,7 @@ class FlashTuning:
 
         backward = any(one.name == "DO" for one in functional.kernel.arguments)
         sizes = dict(shape)
-        asked, keys = {"causal": 0} | scalars_of(functional, sizes), stored_keys.keys_of(functional)
+        asked, keys = {"causal": 0} | scalars_of(functional, sizes), stored_keys.stored_as(functional)
         return inputs(sizes, str(functional["T"]), asked, backward, keys=keys)
 
     def groups(self, functional: Functional) -> Sequence[Sequence[Cell]]:
@@ -213,14 +212,14 @@ def _measures_level(functional: Functional, wish: Wish) -> bool:
     """
     if not functional.level:
         return True
-    keys = stored_keys.keys_of(functional)
+    keys = stored_keys.stored_as(functional)
     own = functional.kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT)
     return own and (keys in OF_FP8 or keys in wish.choices.get(KEYS.name, ()))
 
 
 def _draw_of_cache(functional: Functional, random: Random) -> Shape:
     """A step of decoding in half of the calls, a few tokens or a chunk of a prompt in the others."""
-    padded, keys = int(functional["BLOCK_DMODEL"]), stored_keys.keys_of(functional)
+    padded, keys = int(functional["BLOCK_DMODEL"]), stored_keys.stored_as(functional)
     smaller = max((value for value in HEAD_DIM_RANK if value < padded), default=0)
     step = 16 if keys in OF_FP8 else 8
     while True:

@@ -21,7 +21,7 @@ SCALES = 1 / 32, 1 / 4
 OF_TABLE, OF_SCALES = 20, 21  # added to a seed
 
 
-def keys_of(functional: Functional) -> Keys:
+def stored_as(functional: Functional) -> Keys:
     """How measured calls of the functional hold keys and values."""
     levels = functional.kernel.level_choice == KEYS.name
     return Keys(functional.level) if levels else Keys.rows
@@ -37,7 +37,7 @@ def scalars(keys: Keys, sizes: Mapping[str, int]) -> dict[str, int]:
     """What the operator's checks set in a call of these sizes, which hides no key."""
     features = [USED_K, PAGES] if keys in OF_PAGES else []
     features += [FP8_KEYS] if keys in OF_FP8 else []
-    own = checks.band({}, sizes, bits(features), not features)
+    own = checks.band({}, sizes, bits(features), "bf16")  # of fp16 it is the same
     return {**own, "longest_q": sizes["seqlen_q"], "longest_k": sizes["seqlen_k"], "packed_sequences": 1}
 
 
