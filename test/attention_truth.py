@@ -228,6 +228,7 @@ FLUSHED = 1e-35  # hardware takes numbers below 1e-38 for zero, and so may sums 
 UNIT = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-24}  # roundoff
 SUMMED = ("logsumexp", "dsinks")  # results in float32, each number of which is a row
 THROUGH_OUT = ("dq", "dk", "dbias", "dsinks")
+THROUGH_WEIGHTS = ("dq", "dk", "dv", "dbias")  # which the backward makes anew, of scores and logsumexp
 
 
 def check(name: str, result: Array, exact: Results, ordinary: Results, dtype: str, cut: bool = False) -> None:
@@ -235,8 +236,9 @@ def check(name: str, result: Array, exact: Results, ordinary: Results, dtype: st
     ``dtype``, in total and in its worst row, and minus infinity where the truth is.
 
     Small terms keep the rule meaningful where the ordinary one is exact by luck: half a unit roundoff of the result,
-    float32 rounding of the sums that it came from, and four times what a roundoff of out does to a gradient, which is
-    of its own kind where few keys are seen and their terms cancel. ``cut``: the type is rounded towards zero, which
+    float32 rounding of the sums that it came from and of the scores and logsumexp from which the backward makes weights
+    anew, and four times what a roundoff of out does to a gradient, which is of its own kind where few keys are seen and
+    their terms cancel. ``cut``: the type is rounded towards zero, which
     takes whole units from a weight next to 1, and from the result.
     """
     xp = _library(result)
@@ -258,6 +260,8 @@ def check(name: str, result: Array, exact: Results, ordinary: Results, dtype: st
     noise = FLOAT32_NOISE * max(1.0, exact.dv.shape[2] / TERMS)
     if dtype == "fp32":  # not hidden by roundings to 16 bits: that tensor cores cut off, and what exponents round
         noise *= 8
+    if name in THROUGH_WEIGHTS:  # a weight is the exponential of a difference of two numbers that are rounded
+        noise += 2 * UNIT["fp32"] * float(xp.amax(exact.bounds["logsumexp"]))
     moved = 4 * UNIT[dtype] * exact.through_out[name] if name in THROUGH_OUT else 0 * bound
     for what, size in (("in total", total), ("in the worst row", xp.amax)):
         error, ordinary_error, scale = (float(size(rows(x))) for x in (result - true, usual - true, true))
