@@ -73,11 +73,13 @@ class Asked:
 def every() -> list[Asked]:
     """Plain calls, each feature by what the documents call it, and what is of head dims alone."""
     window = {"causal": True, "causal_variant": "bottom_right", "window_left": 100}
-    made = [Asked("full, or causal with equal lengths", "`causal`", masks=({}, {"causal": True}))]
-    for says in dict.fromkeys(one.says for one in f.SERVED if one.fields):
-        members = tuple(one for one in f.SERVED if one.says == says)
+    plain: tuple[Mapping[str, Any], ...] = {}, {"causal": True}
+    masks = {f.WINDOW: (window,), f.FP8_Q: plain}
+    made = [Asked("full, or causal with equal lengths", "`causal`", masks=plain)]
+    for says in dict.fromkeys(one.says for one in f.FEATURES if one.fields):
+        members = tuple(one for one in f.FEATURES if one.says == says)
         fields = ", ".join(f"`{name}`" for one in members for name in one.fields)
-        made.append(Asked(says, fields, members, (window,) if f.WINDOW in members else ({},)))
+        made.append(Asked(says, fields, members, masks.get(members[0], ({},))))
     of_v = "values with a head dim of their own (192 and 128 of DeepSeek, for instance)"
     return [
         *made,
@@ -147,9 +149,11 @@ class _Call:
     @property
     def possible(self) -> bool:
         """Whether the direction has what is asked for; and a plain causal call has as many queries as keys."""
-        if self.asked.features:
-            return bool(self.features)
         *_, rows, keys = self.shape
+        if f.FP8_Q in self.features and arch_spec(self.arch).fp8 not in c.FORWARD_Q.other_dtypes:
+            return False
+        if self.asked.features and (not self.features or f.WINDOW in self.features):
+            return bool(self.features)
         return "causal" not in self.mask or rows == keys
 
     @cached_property
@@ -165,19 +169,23 @@ class _Call:
     def environment(self) -> Environment:
         scalars = {one.name: int(one.default or 0) for one in self.operator.scalars if one.dtype != "fp32"}
         given = f.bits(self.features) | (f.USED_K.bit if f.PAGES in self.features else 0)
+        given |= f.FP8_KEYS.bit if f.FP8_Q in self.features else 0
         scalars |= band(self.mask, self.sizes, given, self.dtype)
         scalars |= {f"longest_{side}": self.sizes[f"seqlen_{side}"] for side in "qk"} | {c.SEQUENCES.name: 1}
         present = {one.name for one in self.operator.operands if not one.optional}
         present |= {name for one in self.features for name in one.fields}
         spec = arch_spec(self.arch)
-        typed = {c.FORWARD_K.name: DTYPES.index(spec.fp8)} if f.FP8_KEYS in self.features else {}
+        narrow = [c.FORWARD_K] if {f.FP8_KEYS, f.FP8_Q} & {*self.features} else []
+        narrow += [c.FORWARD_Q] if f.FP8_Q in self.features else []
+        typed = {one.name: DTYPES.index(spec.fp8) for one in narrow}
         return Environment(self.sizes, scalars, {}, present, spec.multiprocessors, typed)
 
     def functional(self, kernel: KernelDescription) -> Functional | None:
         """The kernel's for this call; None if it does not serve it."""
         addressing = self._addressing(kernel)
         lead = self.operator.lead
-        values = tuple(self._value(one, addressing) for one in lead.choices)
+        found_by = [(one, self._value(one, addressing)) for one in lead.choices]
+        values = tuple(one.values[-1] if value is None else value for one, value in found_by)
         found = kernel.like(Functional(lead, self.arch, values), self.sizes)
         if not found:
             return None
@@ -186,15 +194,17 @@ class _Call:
             value if choice.name in of_lead else self._value(choice, addressing)
             for choice, value in zip(kernel.choices, found.values, strict=True)
         ]
-        return Functional(kernel, self.arch, tuple(own))
+        served = tuple(value for value in own if value is not None)
+        return Functional(kernel, self.arch, served) if len(served) == len(own) else None
 
-    def _value(self, choice: Choice, addressing: str) -> Value:
+    def _value(self, choice: Choice, addressing: str) -> Value | None:
+        """What the call has; None where the choice has no such value."""
         of_tensors = {"dtype": self.dtype, "addressing": addressing}.get(choice.source.code)
         if of_tensors is not None:
             return of_tensors
         wanted = evaluate(choice.source, self.environment)
         fitting = [one for one in choice.values if choice.number(one) >= wanted]
-        return fitting[0] if fitting and (choice.round_up or choice.number(fitting[0]) == wanted) else choice.values[-1]
+        return fitting[0] if fitting and (choice.round_up or choice.number(fitting[0]) == wanted) else None
 
     def _addressing(self, kernel: KernelDescription) -> str:
         """How it reaches the call's tensors. Level FULL and wide tiles have no descriptors of sequences, and the widest
@@ -204,7 +214,9 @@ class _Call:
         by_kernel = scalars["features"] & f.OF_LENGTHS
         wide = scalars["level"] == c.FULL or (scalars["level"] != c.PAGED and self.width > 128)
         wide = (by_kernel and wide) or (scalars["level"] == c.FULL and self.width > c.MOST_PLAIN)
-        q = any(isinstance(one, Tensor) and one.operand == c.Q and not one.general for one in kernel.arguments)
+        q = any(
+            isinstance(one, Tensor) and one.operand.name == c.Q.name and not one.general for one in kernel.arguments
+        )
         if not self.lies_well or self.dtype == "fp32" or self.asked.odd or (wide and q):
             return ADDRESSING[0]
         return arch_spec(self.arch).addressing[-1]

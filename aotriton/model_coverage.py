@@ -19,7 +19,7 @@ from aotriton.model_calls import DTYPES, Call, ConfigError, calls_of, layers_of,
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.checks import band, refusal
-from aotriton.rules.flash.features import SERVED, bits
+from aotriton.rules.flash.features import FEATURES, bits
 
 DRAWN = 24  # pairs of batch and context of each entry, beside the ends of the ranges
 TOP = ("models", "archs", "megabytes")
@@ -107,7 +107,7 @@ def checked(model: str, call: Call, dtype: str) -> WantedCall:
     sizes = {name: value for name, value in own.items() if type(value) is int and name in _SIZES}
     sizes.setdefault("head_dim_v", sizes["head_dim"])
     given = {name for name, value in own.items() if value is True} - {"causal"}
-    features = bits(one for one in SERVED if own.get(one.asked))
+    features = bits(one for one in FEATURES if own.get(one.asked))
     widths = sizes["head_dim"], sizes["head_dim_v"]
     aligned = dtype != "fp32" and not any(width % c.WIDTH.multiple_of for width in widths)
     scalars = band(own, sizes, features, dtype)

@@ -100,6 +100,9 @@ FIGURES = {
     "pages": Figure("pages", 60, lambda run: _python("pages.py", "--json", run.out), FORWARD, plain=False),
     "invariant": Figure("invariant", 30, lambda run: _python("invariant.py", "--json", run.out), FORWARD, plain=False),
     "fp8-keys": Figure("fp8-keys", 30, lambda run: _python("fp8_keys.py", "--json", run.out), FORWARD, plain=False),
+    "fp8-queries": Figure(
+        "fp8-queries", 45, lambda run: _python("fp8_queries.py", "--json", run.out), FORWARD, plain=False
+    ),
     "latent": Figure("latent", 60, lambda run: _python("latent.py", "--json", run.out), FORWARD, plain=False),
     "first-call": Figure("first-call", 90, lambda run: _python("first_call.py", "--json", run.out), runtime="library"),
     "gemm": Figure("gemm", 90, lambda run: _python("gemm.py", "--json", run.out, "--seed", run.seed), GEMM),
@@ -129,6 +132,7 @@ NEWEST = (
     "pages",
     "invariant",
     "fp8-keys",
+    "fp8-queries",
     "latent",
     "first-call",
 )  # of any GPU

@@ -80,7 +80,7 @@ def _given(cell: Cell) -> dict[str, dict[str, Any]]:
     return {name: {"q": q, "out": torch.empty_like(q), **one, **cell.mask} for name, one in made.items()}
 
 
-def _library(given: Mapping[str, Any]) -> Call:
+def library(given: Mapping[str, Any]) -> Call:
     import torch
 
     import aotriton
@@ -116,7 +116,7 @@ def measure(rounds: int) -> Iterator[dict[str, Any]]:
     for cell in CELLS:
         given = _given(cell)
         row: dict[str, Any] = {"cell": vars(cell), "text": str(cell), "error": {}, "left out": {}}
-        calls = {name: _library(one) for name, one in given.items()}
+        calls = {name: library(one) for name, one in given.items()}
         expected = calls[ROWS]().float().clone()
         for name in (*given, FA3):
             try:

@@ -17,6 +17,7 @@ import attention
 import decode
 import decode_calls
 import fp8_keys
+import fp8_queries
 import gemm
 import invariant
 import latent
@@ -457,6 +458,29 @@ def keys_of_8_bits(results: Results) -> str:
     )
 
 
+def queries_of_8_bits(results: Results) -> str:
+    name = results.newest("fp8-queries")
+    record = results(name)
+
+    def beside(what: str) -> tuple[float, float]:
+        found = [one for row in record["rows"] if (one := fp8_queries.times_as_fast(row, what))]
+        return statistics.geometric_mean(found), min(found)
+
+    wide, fa3 = beside(fp8_queries.ROWS), beside(fp8_queries.FA3)
+    return "\n".join(
+        [
+            "Queries, keys and values of 8 bits (e4m3), with results in bf16, on the layouts of the grid above and on "
+            f"{fp8_queries.DRAWN} that were drawn from a seed ({fp8_queries.SEED}; "
+            f"[`bench/fp8_queries.py`](bench/fp8_queries.py), {_result(name)}; {record['machine']['gpu']}, "
+            f"{_day(record)}, {results.of(name)}): {fa3[0]:.2f} × as fast as FlashAttention-3 with 8 bits in the "
+            f"geometric mean, at worst {fa3[1]:.2f}, and {wide[0]:.2f} × as fast as this library with 16 bits, at "
+            f"worst {wide[1]:.2f}.",
+            "",
+            fp8_queries.table(record),
+        ]
+    )
+
+
 def latent_caches(results: Results) -> str:
     name = results.newest("latent")
     record = results(name)
@@ -576,6 +600,7 @@ FIGURES: dict[str, Callable[[Results], str]] = {
     "paged": paged,
     "batch-invariant": batch_invariant,
     "narrow-keys": keys_of_8_bits,
+    "narrow-queries": queries_of_8_bits,
     "latent": latent_caches,
     "one-call": one_call,
     "pytorch": in_pytorch,

@@ -13,7 +13,7 @@ import pytest
 from attention_cases import OPTIONS, SEQUENCES, VALUES, Case, covering, inputs, possible, random_cases
 from attention_truth import WORD, Call, Results, check, kept, ordinary, philox, threshold, truth
 
-from aotriton.rules.flash.features import DBIAS, FP8_KEYS, OWN_LAST, PAGES, SERVED, WINDOW
+from aotriton.rules.flash.features import DBIAS, FEATURES, FP8_KEYS, FP8_Q, OWN_LAST, PAGES, WINDOW
 
 ALL: dict[str, Any] = {"group": 2, "alibi": "batch", "sinks": True, "heads_k": 1, "head_dim": 8}
 WHOLE = Case((6, 6), (9, 9), **ALL)
@@ -311,7 +311,7 @@ def test_the_cases_have_every_feature_that_a_kernel_has() -> None:
     all options.
     """
     options = {*VALUES, *(one for features in SEQUENCES.values() for one in features)}
-    assert options | {WINDOW, OWN_LAST, DBIAS, PAGES, FP8_KEYS} == {*SERVED}
+    assert options | {WINDOW, OWN_LAST, DBIAS, PAGES, FP8_KEYS, FP8_Q} == {*FEATURES}
     assert {one for case in covering(70) for one in case.features} == options
 
 

@@ -20,7 +20,7 @@ from aotriton.rules.database import Product, Winner
 from aotriton.rules.database.rows import Borrowed
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
-from aotriton.rules.operators import Operator, kernels_of, with_own_shapes
+from aotriton.rules.operators import Operator, kernels_of, with_own_shapes, without_samples
 
 COVERAGES = ("none", "small", "default", "full")
 
@@ -146,7 +146,7 @@ def plan(
     if coverage != "full":
         ranked = {key: dict(sorted(times.items(), key=lambda one: one[1].median_us)) for key, times in timings.items()}
     always = {kernel.name for operator in operators for kernel in operator.backends[0].kernels}
-    own_shapes = with_own_shapes(operators)
+    own_shapes, by_cells = with_own_shapes(operators), without_samples(operators)
     tables: list[TablePlan] = []
     chosen: list[OperatorPlan] = []
     exact = {kernel.name for operator in operators if operator.exact_cells for kernel in operator.kernels}
@@ -187,12 +187,13 @@ def plan(
                     on, here = product.name, reached_on.get(number, ())
                     for cell, bin in bins:
                         needed = everywhere or cell in here
-                        # Of what is not timed, no time could say where it is worth shipping.
-                        if not needed and kernel.timed and (not worth or kernel.name in exact):
+                        # Of what is not timed, or on no random shapes, no time could say where it is worth shipping.
+                        by_time = kernel.timed and name not in by_cells
+                        if not needed and by_time and (not worth or kernel.name in exact):
                             continue
                         row = rows.get((arch, on, name, text, bin))
                         if row is None:
-                            if everywhere or (kernel.timed and not worth):
+                            if everywhere or (by_time and not worth):
                                 absent[cell] = None
                             continue
                         try:

@@ -23,7 +23,7 @@ from aotriton.rules.operators import Operator, kernels_of
 IN_TREE = ("flash", "gemm")
 VARIABLE = "AOTRITON_FAMILIES"
 
-Shared = Mapping[str, int | Mapping[int, str] | tuple[str, ...]]
+Shared = Mapping[str, int | Mapping[int, str]]
 Named = TypeVar("Named", bound="Family | Operator | KernelDescription")
 
 
@@ -49,8 +49,7 @@ class Family:
     @property
     def shared(self) -> Shared:
         """What the family's own C++ takes from its descriptions, as ``<family>.shared.h``: SHARED of the descriptions'
-        module, where it has that. A whole number is a constant of this name, texts by whole numbers are a table, and
-        names are a macro that applies its argument to each of them.
+        module, where it has that. A whole number is a constant of this name, and texts by whole numbers are a table.
         """
         found: Shared = getattr(sys.modules[self.rules], "SHARED", {})
         return found

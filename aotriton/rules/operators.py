@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from aotriton.rules.checked import identifier
 from aotriton.rules.expression import Environment, Expression, constant, evaluate
-from aotriton.rules.kernel import Argument, Functional, KernelDescription, Operand, Tensor, parse_functional
+from aotriton.rules.kernel import Argument, Functional, KernelDescription, Operand, Tensor, Value, parse_functional
 
 ZERO = constant(0)
 
@@ -218,6 +218,24 @@ def with_own_shapes(operators: Iterable[Operator]) -> set[str]:
     """The names of the kernels that are measured on shapes of their own: only predicted times choose their images."""
     backends = (backend for operator in operators for backend in operator.backends if backend.own_shapes)
     return {kernel.name for backend in backends for kernel in backend.kernels}
+
+
+def without_samples(operators: Iterable[Operator]) -> set[str]:
+    """The names of the kernels whose levels no lead has: no random shapes are timed of their calls, so winners of cells
+    choose their images.
+    """
+    found = set()
+    for operator in operators:
+        sampled = {(one.level_choice, value) for one in operator.leads for value in _levels_of(one)}
+        for kernel in operator.kernels:
+            levels = {(kernel.level_choice, value) for value in _levels_of(kernel)}
+            if levels and not levels & sampled:
+                found.add(kernel.name)
+    return found
+
+
+def _levels_of(kernel: KernelDescription) -> tuple[Value, ...]:
+    return next((one.values for one in kernel.choices if one.name == kernel.level_choice), ())
 
 
 def _adds(argument: Argument) -> bool:

@@ -25,7 +25,7 @@ from aotriton.torch.transforms import (
 OPS = torch.ops.aotriton
 FORWARD = OPS.attn_fwd.default  # to find it among overloads costs each call a microsecond
 FEATURED = OPS.attn_fwd.features
-NARROW = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)  # keys and values of 8 bits
+NARROW = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)  # tensors of 8 bits
 
 
 def attention(
@@ -54,6 +54,7 @@ def attention(
     block_table: torch.Tensor | None = None,
     k_descale: torch.Tensor | None = None,
     v_descale: torch.Tensor | None = None,
+    q_descale: torch.Tensor | None = None,
     return_logsumexp: bool = False,
 ) -> Any:
     """softmax(scale q kᵀ) v on the tensors' device, on torch's current stream; differentiable in q, k, v, bias and
@@ -98,6 +99,10 @@ def attention(
     them; None: 1. Autocast leaves such keys and values as they are. Such a call has no gradient (NotImplementedError
     where one is asked for), ``bias``, ``alibi_slopes`` or ``dropout``.
 
+    q may be float8_e4m3fn, too, on sm_90, with ``q_descale`` as ``k_descale``, of the heads of k: products are then of
+    8 bits, to which weights are rounded, and the result is bfloat16. Such a call sees all keys, or is causal with as
+    many queries as keys, and asks for nothing else.
+
     Keys of head dim 576 whose first 512 columns are the values, ``v = k[..., :512]``, are a latent cache, of DeepSeek's
     models: float16 or bfloat16, in rows or in pages, and without gradient, bias, slopes and dropout. ``scale`` is then
     that of the head dim before keys were absorbed.
@@ -118,6 +123,7 @@ def attention(
         and block_table is None
         and k_descale is None
         and v_descale is None
+        and q_descale is None
         and k.dtype not in NARROW  # autograd's kernel of plain calls would record a gradient, and learn later of none
         and not softcap
         and not dropout
@@ -148,9 +154,10 @@ def attention(
                 "attention: with cu_seqlens, alibi_slopes must be [heads_q]: all sequences have the same"
             )
         alibi_slopes = alibi_slopes.float().expand(q.shape[:2])
-    if k_descale is not None or v_descale is not None:
+    if k_descale is not None or v_descale is not None or q_descale is not None:
         sequences = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
-        k_descale, v_descale = (each_of_heads(one, sequences, k) for one in (k_descale, v_descale))
+        scales = k_descale, v_descale, q_descale
+        k_descale, v_descale, q_descale = (each_of_heads(one, sequences, k) for one in scales)
     if dropout and dropout_seed is None:
         dropout_seed, dropout_offset = torch.randint(2**62, (2,), device=q.device).unbind()
     elif dropout and dropout_offset is None:
@@ -171,6 +178,7 @@ def attention(
         block_table,
         k_descale,
         v_descale,
+        q_descale,
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
         softcap=softcap,
@@ -200,7 +208,11 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _out_of(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """As q, with the head dim of v. Where that is another one, its dimensions lie in the order of q's."""
+    """As q, with the head dim of v. Where that is another one, its dimensions lie in the order of q's. Of queries of 8
+    bits it is bfloat16.
+    """
+    if q.dtype in NARROW:
+        q = torch.empty_like(q, dtype=torch.bfloat16)
     if q.shape[-1] == v.shape[-1]:
         return torch.empty_like(q)
     sizes, order = (*q.shape[:-1], v.shape[-1]), sorted(range(q.dim()), key=q.stride, reverse=True)
@@ -270,7 +282,7 @@ def _recorded(forward: Any, call: Any, backward: Any) -> Any:
             for name, tensor in zip(tensors[shared:], given[shared:], strict=True):
                 if tensor is not None:
                     raise NotImplementedError(f"attn_fwd: a call with {name} has no gradient, which an input asks for")
-            for name, tensor in zip(("k", "v"), given[1:3], strict=True):
+            for name, tensor in zip(("q", "k", "v"), given[:3], strict=True):
                 if tensor.dtype in NARROW:
                     raise NotImplementedError(
                         f"attn_fwd: a call with {name} of 8 bits has no gradient, which an input asks for"
@@ -333,7 +345,7 @@ register_autocast("attn_fwd")
 OF_FEATURES = _recorded(FEATURED, _below_autograd(FEATURED), OPS.attn_bwd.features)
 register_autograd("attn_fwd.features", autograd_of("attn_fwd.features", OF_FEATURES))
 register_autograd("attn_bwd.features", autograd_of("attn_bwd.features", _recorded_again(OPS.attn_bwd.features)))
-register_autocast("attn_fwd.features", kept=("alibi_slopes", "sinks", "k_descale", "v_descale"))
+register_autocast("attn_fwd.features", kept=("alibi_slopes", "sinks", "k_descale", "v_descale", "q_descale"))
 
 # Calls of which each needs its own, as its batch is one, or all of its batch share what is mapped, or the first
 # dimension of some tensors is none.

@@ -7,7 +7,8 @@ RuntimeError or a NotImplementedError that names the argument.
 
 Functions of caches have flash-attn 3's scales, too, by name: keys and values may be float8_e4m3fn, beside q of float16
 or bfloat16, as `attention` has them. ``k_descale`` and ``v_descale``, [batch or sequences, heads_k] float32 of any
-strides, multiply them; None: 1. ``q_descale`` is refused: no kernel has q of 8 bits.
+strides, multiply them; None: 1. flash_attn_func takes q of float8_e4m3fn, too, with ``q_descale``, which other
+functions refuse: no kernel has packed queries or queries of a cache in 8 bits.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ def flash_attn_func(
     alibi_slopes: torch.Tensor | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
+    *,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
 ) -> Any:
     """softmax(softmax_scale q kᵀ) v as [batch, seqlen_q, heads_q, head_dim], of q as that, and k and v as [batch,
     seqlen_k, heads_k, head_dim]. With ``return_attn_probs`` (out, softmax_lse, None): softmax_lse is [batch, heads_q,
@@ -51,8 +56,9 @@ def flash_attn_func(
     """
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     found = _attention(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
-    )
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+        q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
+    )  # fmt: skip
     if return_attn_probs:
         out, softmax_lse = found
         return out.transpose(1, 2), softmax_lse, None
@@ -214,7 +220,7 @@ def flash_attn_with_kvcache(
 
 def _refuse_scale_of_q(function: str, q_descale: torch.Tensor | None) -> None:
     if q_descale is not None:
-        raise NotImplementedError(f"{function}: q_descale is given, and no kernel has q of 8 bits")
+        raise NotImplementedError(f"{function}: q_descale is given, and no kernel has such q of 8 bits")
 
 
 def _append(

@@ -168,9 +168,9 @@ def test_a_family_of_its_own_compiles(toy: KernelDescription, tmp_path: Path) ->
 
 
 def test_what_a_family_shares_with_its_own_cxx_compiles(toy: KernelDescription, tmp_path: Path) -> None:
-    """Whole numbers are constants, texts by numbers a table, names a macro; a family that shares none has no file."""
+    """Whole numbers are constants, texts by numbers a table; a family that shares none has no file."""
     shared: dict[str, Shared] = {
-        "toy": {"kStep": 3, "kTexts": {1: 'a "b"', -2: "c"}, "TOY_NAMES": ("left", "right")},
+        "toy": {"kStep": 3, "kTexts": {1: 'a "b"', -2: "c"}},
         "other": {},
     }
     write(planned(toy), [OPERATOR], tmp_path, shared=shared)
@@ -179,9 +179,6 @@ def test_what_a_family_shares_with_its_own_cxx_compiles(toy: KernelDescription, 
         '#include "toy.shared.h"\n'
         "using namespace aotriton::v2::toy;\n"
         "static_assert(kStep == 3 && kTexts[1].number == -2 && kTexts[0].text[2] == '\"');\n"
-        "#define TOY_FIELD(name) int name;\n"
-        "struct Both { TOY_NAMES(TOY_FIELD) };\n"
-        "static_assert(sizeof(Both) == 2 * sizeof(int));\n"
     )
     subprocess.run([*COMPILE, f"-I{tmp_path}", "-fsyntax-only", tmp_path / "user.cc"], check=True)
 

@@ -84,7 +84,7 @@ def test_no_backend_ignores_a_feature() -> None:
     for (says, name, _), backends in table().served.items():
         of_operator = operators[name]
         given = {one.name for one in of_operator.operands} | {one.name for one in of_operator.scalars}
-        asked = [one for one in features.SERVED if one.says == says and one.bit and given & {*one.fields}]
+        asked = [one for one in features.FEATURES if one.says == says and one.bit and given & {*one.fields}]
         kernels = {one.name: one.kernels for one in of_operator.backends}
         for backend, one in product(backends, asked):
             taken = {of for kernel in kernels[backend] for argument in kernel.arguments for of in _names(argument)}

@@ -45,6 +45,7 @@ from aotriton.rules.flash.forward import (
     ATTN_FWD_HOPPER_FEATURES,
     ATTN_FWD_HOPPER_SLIM,
 )
+from aotriton.rules.flash.fp8 import ATTN_FWD_HOPPER_FP8, GUARD_MASK
 from aotriton.rules.flash.invariant import ATTN_FWD_INVARIANT, GUARD_ASKED, INVARIANT, PART
 from aotriton.rules.flash.invariant import SPLITS as SPLITS_OF_PARTS
 from aotriton.rules.flash.latent import ATTN_FWD_LATENT, ATTN_FWD_LATENT_COMBINE, GUARD_LATENT, LATENT
@@ -219,7 +220,7 @@ def test_general_addressing(kernel: KernelDescription) -> None:
     """general: pointers and 64-bit strides of which nothing is promised, but that L, Delta and what kernels hand on are
     aligned.
     """
-    aligned = {"L", "Delta", "Partial", "PartialL", "Items", "Splits", "Counts"}
+    aligned = {"L", "Delta", "Partial", "PartialL", "Items", "Splits", "Counts", "Turned"}
     for made, arguments in requests(kernel, "sm_90", "general"):
         for argument in arguments:
             given = made["signature"][argument.name], made["attrs"].get(argument.name)
@@ -458,6 +459,7 @@ SIZES = {"batch": 3, "heads_q": 6, "heads_k": 2, "seqlen_q": 1000, "seqlen_k": 1
 # Whose rows a kernel has programs for, and how many each of them takes: a tunable or a number.
 TILES: dict[str, tuple[str, str | int]] = {
     "attn_fwd": ("q", "BLOCK_M"),
+    "attn_fwd_turn": ("k", "ROWS"),
     "attn_bwd_preprocess": ("q", "BLOCK_M"),
     "attn_bwd_dk_dv": ("k", "BLOCK_N"),
     "attn_bwd_dq": ("q", "BLOCK_M"),
@@ -544,7 +546,7 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
             if kernel is ATTN_FWD_HOPPER_FEATURES:  # which has a tile each where lengths are in device memory
                 packed = replace(environment, scalars={**environment.scalars, "features": 4})
                 assert evaluate(kernel.grid[0], packed) == programs > 132
-            if kernel in (ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_FEATURES, ATTN_FWD_HOPPER_SLIM):
+            if kernel in (ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_FEATURES, ATTN_FWD_HOPPER_SLIM, ATTN_FWD_HOPPER_FP8):
                 few = Environment(SIZES | {"batch": 1}, environment.scalars, tunables, multiprocessors=132)
                 assert evaluate(kernel.grid[0], few) == programs // SIZES["batch"] < 132 < programs
                 programs = 132
@@ -740,7 +742,8 @@ def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) ->
     guards = (
         one
         for one in kernel.all_guards(operator_of(kernel).sizes)
-        if ("level" in scalars or one not in (GUARD_PLAIN, GUARD_WALKED)) and one not in (GUARD_ASKED, GUARD_LATENT)
+        if ("level" in scalars or one not in (GUARD_PLAIN, GUARD_WALKED, GUARD_MASK))
+        and one not in (GUARD_ASKED, GUARD_LATENT)
     )
     return [guard.why for guard in guards if not evaluate(guard.condition, environment)]
 
@@ -861,6 +864,17 @@ def test_guards_of_single_kernels() -> None:
     assert refused(ATTN_FWD_HOPPER_PLANNED, few, **asked) == [*weighted, "it has softcap"]
     assert refused(ATTN_FWD_SPLIT, few, **features | {"level": 4, "lo": -3, "hi": 4999}) == []
     assert refused(ATTN_FWD_DECODE, few | {"seqlen_q": 1}, **features | {"level": 5}) == weighted
+    masked = ["queries of 8 bits see all keys, or those up to their own position of as many"]
+    as_many, fewer = SIZES | {"seqlen_q": 90, "seqlen_k": 90}, SIZES | {"seqlen_q": 90, "seqlen_k": 91}
+    for shape, lo, hi, why in (
+        (as_many, -90, 90, []), (as_many, -89, 89, []), (as_many, -90, 0, []), (as_many, -88, 0, masked),
+        (as_many, -90, 88, masked), (as_many, -90, -1, masked), (fewer, -90, 90, []), (fewer, -90, 0, masked),
+        (fewer, -90, 89, masked),
+    ):  # fmt: skip
+        of_fp8 = {"level": 4, "features": 0, "lo": lo, "hi": hi}
+        assert refused(ATTN_FWD_HOPPER_FP8, shape, **of_fp8) == why, (lo, hi)
+    softcap = {"level": 4, "features": SOFTCAP.value, "lo": -90, "hi": 90}
+    assert refused(ATTN_FWD_HOPPER_FP8, as_many, **softcap) == ["queries of 8 bits have no other features"]
     of_latent = SIZES | {"head_dim": 576, "head_dim_v": 512}
     assert refused(ATTN_FWD_LATENT, of_latent) == []
     assert [one[:13] for one in refused(ATTN_FWD, of_latent)] == ["head_dim 576 "]

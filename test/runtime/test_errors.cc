@@ -174,29 +174,64 @@ TEST("sequences of more rows than kernels count are refused by name") {
   }
 }
 
-TEST("each feature that no kernel has is refused by its name") {
-  struct Feature {
+TEST("a backward refuses each scale by its name") {
+  const struct {
     const char* name;
     void (*ask)(aotriton_attn_features&);
-  };
-  const Feature features[] = {
+  } features[] = {
       {"q_descale", [](auto& f) { f.q_descale.data = pointer(0x100); }},
       {"k_descale", [](auto& f) { f.k_descale.data = pointer(0x100); }},
       {"v_descale", [](auto& f) { f.v_descale.data = pointer(0x100); }},
   };
   Recording& recording = start("cuda");
   for (const auto& [name, ask] : features) {
-    attn_fwd_params forward = fwd_call();
     attn_bwd_params backward = bwd_call();
-    ask(forward.features), ask(backward.features);
-    if (*name == 'q') {  // the forward has the others
-      CHECK_EQ(attn_fwd(forward, {}), Error::not_supported);
-      CHECK_EQ(last_error_message(), std::string("attn_fwd: no kernel has ") + name + " yet; served without it");
-    }
+    ask(backward.features);
     CHECK(!supported(backward, {}));
     CHECK_EQ(last_error_message(), std::string("attn_bwd: no kernel has ") + name + " yet; served without it");
   }
   CHECK_EQ(recording.calls, 0);
+}
+
+TEST("queries of 8 bits have keys of their type, and a mask of plain calls") {
+  const auto narrow = [] {
+    attn_fwd_params p = fwd_call();
+    p.q.dtype = p.k.dtype = p.v.dtype = AOTRITON_FLOAT8_E4M3FN;
+    return p;
+  };
+  const struct {
+    void (*change)(attn_fwd_params&);
+    Error error;
+    const char* message;
+  } rows[] = {
+      {[](auto& p) { p.k.dtype = p.v.dtype = p.out.dtype; }, Error::invalid_dtype,
+       "attn_fwd: q has dtype float8_e4m3fn, k has bfloat16"},
+      {[](auto& p) {
+         p.q.dtype = p.out.dtype;
+         p.features.q_descale = Tensor<2>{pointer(0x100), DType::float32, {p.q.sizes[0], p.k.sizes[1]}, {2, 1}};
+       },
+       Error::invalid_argument, "attn_fwd: q_descale is given, and q has dtype bfloat16, which has no scale"},
+      {[](auto& p) { p.features.softcap = 30; }, Error::not_supported,
+       "attn_fwd: no kernel has q of dtype float8_e4m3fn together with other features yet; served without them, or "
+       "with q of dtype bfloat16"},
+      {[](auto& p) { p.features.windowed = 1, p.features.window_left = 3, p.features.window_right = -1; },
+       Error::not_supported,
+       "attn_fwd: no kernel has q of dtype float8_e4m3fn with a window, or causal with unequal lengths, yet; served "
+       "with q of dtype bfloat16"},
+      {[](auto& p) { p.q.strides[2] += 8; }, Error::not_supported,
+       "attn_fwd: with k of dtype float8_e4m3fn, out must be float16 or bfloat16, and head_dim, head_dim_v and the "
+       "strides of all of 8 bits multiples of 16"},
+      {[](auto& p) { p.features.q_descale = Tensor<2>{pointer(0x100), DType::float32, {7, p.k.sizes[1]}, {2, 1}}; },
+       Error::invalid_shape, nullptr},
+  };
+  Recording& recording = start("cuda");
+  for (const auto& row : rows) {
+    attn_fwd_params p = narrow();
+    row.change(p);
+    CHECK_EQ(attn_fwd(p, {}), row.error);
+    if (row.message) CHECK_EQ(last_error_message(), std::string(row.message));
+  }
+  CHECK(recording.launches.empty());
 }
 
 TEST("a backward has no pages, and a forward says what its pages lack") {

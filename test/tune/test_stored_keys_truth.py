@@ -12,10 +12,11 @@ pytest.importorskip("torch", reason="the reference needs torch, which only tunin
 
 import torch
 
-from aotriton.rules.flash.split import ATTN_FWD_DECODE, ATTN_FWD_SPLIT, OF_FP8, OF_PAGES, Keys
+from aotriton.rules.flash.fp8 import ATTN_FWD_HOPPER_FP8, ATTN_FWD_TURN, GROUP, TURNED
+from aotriton.rules.flash.split import ATTN_FWD_DECODE, ATTN_FWD_SPLIT, OF_8_BITS, OF_PAGES, Keys
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.tune.flash.reference import PARTIAL, Attention
-from aotriton.tune.flash.stored_keys import PAGE
+from aotriton.tune.flash.stored_keys import PAGE, narrow, turned
 from aotriton.tune.problem.accuracy import Check
 from aotriton.tune.problem.family import results_of
 
@@ -30,18 +31,18 @@ def attention(keys: Keys, seqlen_k: int = 512, seed: int = 3) -> Attention:
     )
 
 
-def meant(data: Attention) -> tuple[torch.Tensor, torch.Tensor]:
-    """k and v [batch, heads, rows, columns] of float64, from what a kernel is given."""
+def meant(data: Attention) -> list[torch.Tensor]:
+    """q, k and v [batch, heads, rows, columns] of float64, from what a kernel is given."""
     found = []
-    for name in "kv":
+    for name in "qkv":
         numbers = data.tensors[name].double()
-        if data.keys in OF_PAGES:
+        if data.keys in OF_PAGES and name != "q":
             pages = data.tensors["block_table"].long()
             numbers = numbers[pages].permute(0, 2, 1, 3, 4).flatten(2, 3)
-        if data.keys in OF_FP8:
+        if name in narrow(data.keys):
             numbers = numbers * data.tensors[f"{name}_descale"].double()[:, :, None, None]
         found.append(numbers)
-    return found[0], found[1]
+    return found
 
 
 @BY_LEVEL
@@ -50,20 +51,21 @@ def test_the_truth_is_of_what_a_kernel_is_given(keys: Keys) -> None:
     head's scale is another one.
     """
     data = attention(keys)
-    k, v = meant(data)
-    out = torch.nn.functional.scaled_dot_product_attention(data.q.double(), k, v)
+    q, k, v = meant(data)
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     for head, expected in data.expected("out").items():
         torch.testing.assert_close(out[head], expected.value, rtol=1e-12, atol=1e-12)
-    of_8_bits = keys in OF_FP8
-    assert (data.tensors["k"].element_size() == 1) == of_8_bits
+    of_8_bits = keys in OF_8_BITS
+    assert {one for one in "qkv" if data.tensors[one].element_size() == 1} == {*narrow(keys)}
     assert set(data.tensors) - {"q", "k", "v"} == {
-        *(("k_descale", "v_descale") if of_8_bits else ()),
+        *(f"{name}_descale" for name in narrow(keys)),
+        *((TURNED.name,) if keys == Keys.q_fp8e4nv else ()),
         *(("block_table", "seqused_k") if keys in OF_PAGES else ()),
     }
     if of_8_bits:
-        scales = torch.stack([data.tensors[f"{name}_descale"] for name in "kv"])
+        scales = torch.stack([data.tensors[f"{name}_descale"] for name in narrow(keys)])
         assert len(scales.unique()) == scales.numel()
-        assert float(data.tensors["k"].float().abs().max()) < 240
+        assert all(float(data.tensors[name].float().abs().max()) < 240 for name in narrow(keys))
         assert float((k - k.bfloat16().double()).abs().max()) > 0  # what no tensor of 16 bits would hold
 
 
@@ -74,7 +76,7 @@ def test_an_ordinary_implementation_is_right(keys: Keys) -> None:
     """
     data = attention(keys)
     assert data.compare("out", ordinary(data)).wrong is None
-    for name in ("k_descale", "v_descale") if keys in OF_FP8 else ():
+    for name in (f"{one}_descale" for one in narrow(keys)):
         whole = data.tensors[name].clone()
         data.tensors[name].fill_(1.0)
         assert "out" in str(data.compare("out", ordinary(data)).wrong), name
@@ -87,9 +89,12 @@ def test_an_ordinary_implementation_is_right(keys: Keys) -> None:
 
 
 def ordinary(data: Attention) -> torch.Tensor:
-    k, v = meant(data)
-    weights = (data.q.double() @ k.mT * data.sm_scale).softmax(-1).to(data.dtype).double()
-    return (weights @ v).to(data.dtype)
+    q, k, v = meant(data)
+    weights = (q @ k.mT * data.sm_scale).softmax(-1)
+    if data.keys == Keys.q_fp8e4nv:
+        most = weights.amax(-1, keepdim=True) / 256
+        weights = (weights / most).to(data.q.dtype).double() * most
+    return (weights.to(data.dtype).double() @ v).to(data.dtype)
 
 
 def test_rows_that_do_not_fill_pages_are_refused() -> None:
@@ -149,6 +154,48 @@ def test_kernels_are_judged(launch: Any, keys: Keys, kernel: KernelDescription, 
     data = Attention(1, 2, rows, seqlen_k, 32, False, torch.float16, "cpu", torch.float64, 24, seed=3, keys=keys)
     assert bool(len(data.result(kernel, results_of(kernel)[2], TUNABLES)[0])) == (seqlen_k > 128)
     assert [one.wrong for one in interpreted(launch, data, kernel)] == [None] * 4
-    for name in ("k_descale", "v_descale") if keys in OF_FP8 else ():
+    for name in (f"{one}_descale" for one in narrow(keys)):
         wrong = [one.wrong for one in interpreted(launch, data, kernel, frozenset({name}))]
         assert any(wrong), name
+
+
+@pytest.mark.parametrize("keys", [48, 45])
+def test_values_are_turned_in_the_order_of_operands(keys: int) -> None:
+    """Within 16 keys, key 8 j + 2 i + e lies at 4 i + 2 j + e; what is beyond the last one is zero."""
+    v = torch.arange(2 * keys * 16).view(1, 2, keys, 16).to(torch.uint8).view(torch.float8_e4m3fn)
+    made = turned(v).view(torch.uint8)
+    assert made.shape == (1, 2, 16, 48)
+    for key in range(48):
+        group, within = key // GROUP * GROUP, key % GROUP
+        j, i, e = within // 8, within % 8 // 2, within % 2
+        column = v.view(torch.uint8)[:, :, key] if key < keys else torch.zeros(1, 2, 16, dtype=torch.uint8)
+        assert torch.equal(made[..., group + 4 * i + 2 * j + e], column), key
+
+
+def test_the_turned_copy_is_judged_to_the_bit() -> None:
+    """It has v's numbers, each at its place, or is wrong."""
+    data = attention(Keys.q_fp8e4nv)
+    (result,) = results_of(ATTN_FWD_TURN)
+    right = data.tensors[TURNED.name].clone()
+    assert data.check(ATTN_FWD_TURN, result, {}, {TURNED.name: right}) == Check(0.0, 0.0)
+    right.view(torch.uint8)[1, 2, 3, 4] ^= 1
+    assert "other numbers than v" in str(data.check(ATTN_FWD_TURN, result, {}, {TURNED.name: right}).wrong)
+
+
+def test_causal_queries_of_8_bits_are_judged() -> None:
+    """The mask that hides the future, and 8 bits of weights in what is allowed: more than 16 bits are, and less than a
+    wrong scale makes.
+    """
+    data = Attention(
+        1, 2, 64, 64, 32, True, torch.bfloat16, "cpu", torch.float64, multiprocessors=24, keys=Keys.q_fp8e4nv
+    )
+    scalars = {name: data.scalars[name] for name in ("level", "lo", "hi", "features")}
+    assert scalars == {"level": 4, "lo": -64, "hi": 0, "features": 0}
+    q, k, v = meant(data)
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    for head, expected in data.expected("out").items():
+        torch.testing.assert_close(out[head], expected.value, rtol=1e-12, atol=1e-12)
+    result = next(one for one in results_of(ATTN_FWD_HOPPER_FP8) if one.operand.name == "out")
+    exact = out.to(torch.bfloat16)
+    assert data.check(ATTN_FWD_HOPPER_FP8, result, {}, {"out": exact}).wrong is None
+    assert data.check(ATTN_FWD_HOPPER_FP8, result, {}, {"out": exact * 1.05}).wrong

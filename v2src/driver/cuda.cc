@@ -10,10 +10,10 @@ namespace aotriton::v2::inline abi1 {
 namespace {
 
 constexpr int kComputeCapabilityMajor = 75, kComputeCapabilityMinor = 76,
-              kMultiprocessorCount = 16;                  // CUdevice_attribute
-constexpr int kMaxDynamicSharedSize = 8;                  // CUfunction_attribute
-constexpr int kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;  // CUtensorMapDataType
-constexpr int kCaptureModeRelaxed = 2;                    // CUstreamCaptureMode
+              kMultiprocessorCount = 16;                              // CUdevice_attribute
+constexpr int kMaxDynamicSharedSize = 8;                              // CUfunction_attribute
+constexpr int kUint8 = 0, kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;  // CUtensorMapDataType
+constexpr int kCaptureModeRelaxed = 2;                                // CUstreamCaptureMode
 constexpr int kInterleaveNone = 0, kL2Promotion128B = 2, kFillZero = 0;
 constexpr int kProgrammaticStreamSerialization = 6;  // CUlaunchAttributeID
 // The first driver that is asked for early launches. A capture makes edges of a kind of their own of them, and the
@@ -141,7 +141,19 @@ Status is_capturing(void* stream, bool* capturing) {
 }
 
 Status encode_tensor_map(TensorMap* map, const TensorMapRequest& request) {
-  const int type = request.dtype == DType::float16 ? kFloat16 : request.dtype == DType::bfloat16 ? kBfloat16 : kFloat32;
+  const auto type_of = [](DType dtype) {
+    switch (dtype) {
+      case DType::float16:
+        return kFloat16;
+      case DType::bfloat16:
+        return kBfloat16;
+      case DType::float32:
+        return kFloat32;
+      default:
+        return kUint8;  // a map of floats of 8 bits does not say which
+    }
+  };
+  const int type = type_of(request.dtype);
   constexpr uint32_t element_strides[5] = {1, 1, 1, 1, 1};
   return cuda.encode_tiled(map, type, static_cast<uint32_t>(request.rank), request.address, request.sizes,
                            request.strides, request.box, element_strides, kInterleaveNone, request.swizzle,

@@ -22,7 +22,7 @@ constexpr Field kFields[] = {
 static_assert(are_all(kFields, sizeof(aotriton_attn_fwd_params)));
 
 constexpr Indices kIndices =
-    AOTRITON_ATTENTION_INDICES(block_table, pages, page_size, pages_of_sequence, k, v, k_descale, v_descale);
+    AOTRITON_ATTENTION_INDICES(block_table, pages, page_size, pages_of_sequence, k, v, q_descale, k_descale, v_descale);
 
 Error bind(const aotriton_attn_fwd_params& p, Call* call) noexcept {
   AOTRITON_TRY(check_reserved("attn_fwd", p.reserved));

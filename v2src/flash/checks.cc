@@ -29,7 +29,7 @@ class Features {
     if (x_.block_table != Indices::kAbsent) {
       if (given(x_.block_table)) bits_ |= kPages;
       if (call_[x_.k].dtype != call_.dtype || call_[x_.v].dtype != call_.dtype || given(x_.k_descale) ||
-          given(x_.v_descale))
+          given(x_.v_descale) || of_fp8_queries())
         bits_ |= kFp8Keys;
     }
     if (real(x_.softcap) != 0) bits_ |= kSoftcap;
@@ -48,6 +48,7 @@ class Features {
 
  private:
   bool given(size_t slot) const { return call_[slot].data != nullptr; }
+  bool of_fp8_queries() const { return call_[x_.q].dtype != call_.dtype || given(x_.q_descale); }
   float real(size_t scalar) const { return call_.scalars[scalar].real; }
   const char* op() const { return call_.info->name; }
   const char* name(size_t slot) const { return call_.info->operands[slot].name; }
@@ -143,22 +144,46 @@ class Features {
 
   Error check_fp8_keys(int64_t sequences) {
     AOTRITON_TRY(check_scales(call_, x_.k, x_.v, x_.k_descale, x_.v_descale));
-    const View &keys = call_[x_.k], &values = call_[x_.v];
-    for (const size_t slot : {x_.k_descale, x_.v_descale})
+    const View &queries = call_[x_.q], &keys = call_[x_.k], &values = call_[x_.v];
+    if (of_fp8_queries()) AOTRITON_TRY(check_fp8_queries());
+    for (const size_t slot : {x_.q_descale, x_.k_descale, x_.v_descale})
       if (given(slot) && call_.sizes[x_.sequences] != sequences)
         return fail(Error::invalid_shape, "%s: %s is of %" PRId64 " sequences, there are %" PRId64, op(), name(slot),
                     call_.sizes[x_.sequences], sequences);
     constexpr int64_t kVector = 16;  // numbers of 8 bits
     int64_t all = call_.sizes[x_.head_dim] | call_.sizes[x_.head_dim_v];
-    for (const View* one : {&keys, &values})
-      for (size_t dim = 0; dim < 3; ++dim)
+    for (const View* one : {&keys, &values, &queries})
+      for (size_t dim = 0; dim < 3 && one->dtype != call_.dtype; ++dim)
         if (one->sizes[dim] > 1) all |= one->strides[dim];
     if (call_.misaligned || all % kVector)
       return fail(
           Error::not_supported,
-          "%s: with k of dtype %s, q must be float16 or bfloat16, and head_dim, head_dim_v and the strides of k "
-          "and v multiples of %" PRId64,
+          "%s: with k of dtype %s, out must be float16 or bfloat16, and head_dim, head_dim_v and the strides of all "
+          "of 8 bits multiples of %" PRId64,
           op(), dtype_name(keys.dtype), kVector);
+    return Error::success;
+  }
+
+  // Queries of 8 bits have keys of their type, and a mask that a plain call has.
+  Error check_fp8_queries() {
+    const DType of_q = call_[x_.q].dtype, of_k = call_[x_.k].dtype;
+    if (of_q == call_.dtype)
+      return fail(Error::invalid_argument, "%s: q_descale is given, and q has dtype %s, which has no scale", op(),
+                  dtype_name(of_q));
+    if (of_q != of_k)
+      return fail(Error::invalid_dtype, "%s: q has dtype %s, k has %s", op(), dtype_name(of_q), dtype_name(of_k));
+    if (bits_ != kFp8Keys)
+      return fail(Error::not_supported,
+                  "%s: no kernel has q of dtype %s together with other features yet; served without them, or with q of "
+                  "dtype %s",
+                  op(), dtype_name(of_q), dtype_name(call_.dtype));
+    const auto whole = [&](size_t scalar) { return call_.scalars[scalar].whole; };
+    const bool causal = whole(x_.causal) != 0, equal = call_.sizes[x_.seqlen_q] == call_.sizes[x_.seqlen_k];
+    if (whole(x_.window_left) >= 0 || whole(x_.window_right) >= 0 || (causal && !equal))
+      return fail(Error::not_supported,
+                  "%s: no kernel has q of dtype %s with a window, or causal with unequal lengths, yet; served with q "
+                  "of dtype %s",
+                  op(), dtype_name(of_q), dtype_name(call_.dtype));
     return Error::success;
   }
 

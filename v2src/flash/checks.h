@@ -17,7 +17,7 @@ struct Indices {
   int64_t multiple_of_head_dim;                                         // what they assume where tensors are aligned
   // Of the forward.
   size_t block_table = kAbsent, pages = kAbsent, page_size = kAbsent, pages_of_sequence = kAbsent;
-  size_t k = kAbsent, v = kAbsent, k_descale = kAbsent, v_descale = kAbsent;
+  size_t k = kAbsent, v = kAbsent, q_descale = kAbsent, k_descale = kAbsent, v_descale = kAbsent;
 
   static constexpr size_t kAbsent = SIZE_MAX;
 };

@@ -28,17 +28,12 @@ bool asks_nothing(const aotriton_attn_features& f) {
 
 // Refuses what no kernel has; `cached`: the operator takes keys and values as caches store them.
 Error check_features(const char* op, const aotriton_attn_features& f, bool cached) {
-  const auto refuse = [&](const char* name) {
-    return fail(Error::not_supported, "%s: no kernel has %s yet; served without it", op, name);
-  };
-  const std::pair<const char*, const void*> of_caches[] = {
-      {"block_table", f.block_table.data}, {"k_descale", f.k_descale.data}, {"v_descale", f.v_descale.data}};
+  const std::pair<const char*, const void*> of_caches[] = {{"block_table", f.block_table.data},
+                                                           {"q_descale", f.q_descale.data},
+                                                           {"k_descale", f.k_descale.data},
+                                                           {"v_descale", f.v_descale.data}};
   for (const auto& [name, data] : of_caches)
-    if (!cached && data) return refuse(name);
-#define AOTRITON_REFUSE(field) \
-  if (f.field.data) return refuse(#field);
-  AOTRITON_FLASH_UNSERVED(AOTRITON_REFUSE)
-#undef AOTRITON_REFUSE
+    if (!cached && data) return fail(Error::not_supported, "%s: no kernel has %s yet; served without it", op, name);
   for (const uint8_t byte : f.reserved)
     if (byte) return fail(Error::not_supported, "%s: a reserved field of features is not zero", op);
   if (!f.windowed && (f.window_left || f.window_right))
@@ -60,7 +55,7 @@ Error bind_features(const aotriton_attn_features& f, const Indices& x, Call* cal
   const bool cached = x.block_table != Indices::kAbsent;
   for (const size_t slot : optional) call->views[slot] = View::none();
   if (cached)
-    for (const size_t slot : {x.block_table, x.k_descale, x.v_descale}) call->views[slot] = View::none();
+    for (const size_t slot : {x.block_table, x.q_descale, x.k_descale, x.v_descale}) call->views[slot] = View::none();
   for (const size_t made : {x.level, x.lo, x.hi, x.features, x.longest_q, x.longest_k, x.packed_sequences})
     call->set_whole(made, 0);  // by the checks
   call->set_whole(x.causal_variant, f.causal_variant);
@@ -81,6 +76,7 @@ Error bind_features(const aotriton_attn_features& f, const Indices& x, Call* cal
   for (size_t i = 0; i < std::size(given); ++i)
     if (given[i].data) call->views[optional[i]] = given[i];
   if (f.block_table.data) call->views[x.block_table] = View::of(f.block_table);
+  if (f.q_descale.data) call->views[x.q_descale] = View::of(f.q_descale);
   if (f.k_descale.data) call->views[x.k_descale] = View::of(f.k_descale);
   if (f.v_descale.data) call->views[x.v_descale] = View::of(f.v_descale);
   return Error::success;

@@ -42,6 +42,15 @@ bool stands_for(const char* name, const char* size, bool exactly) {
   return !strncmp(name, size, length) && size[length] == (exactly ? '\0' : '_');
 }
 
+constexpr DType kOtherTypes[] = {DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz};
+
+// Whether the name is "<type>_<operand>".
+bool names_type(const char* name, DType dtype, const char* operand) {
+  const char* const type = dtype_name(dtype);
+  const size_t length = strlen(type);
+  return !strncmp(name, type, length) && name[length] == '_' && !strcmp(name + length + 1, operand);
+}
+
 // The value that stands for a size, or null.
 const Named* find_size(std::span<const Named> values, const char* size) {
   for (const bool exactly : {true, false})
@@ -63,6 +72,20 @@ Error check_names(const OperatorInfo& info, std::span<const Named> values) {
   return Error::success;
 }
 
+// The other type that the values name for an operand, or, of one that may lie in pages, for another one that may: keys
+// and values have one type.
+DType other_dtype(const OperatorInfo& info, const OperandInfo& operand, std::span<const Named> values) {
+  for (const Named& one : values)
+    for (const OperandInfo& named : info.operands)
+      for (const DType dtype : kOtherTypes) {
+        const bool both_paged = !named.paged_dims.empty() && !operand.paged_dims.empty();
+        if (one.value != 0 && operand.may_have(dtype) && (&named == &operand || both_paged) &&
+            names_type(one.name, dtype, named.name))
+          return dtype;
+      }
+  return DType::none;
+}
+
 // A call on tensors without data, each contiguous by rows or by columns.
 class Contiguous {
  public:
@@ -82,9 +105,6 @@ class Contiguous {
                     found->name, found->value);
       sizes[i] = static_cast<int64_t>(found->value);
     }
-    DType other = DType::none;
-    for (const Named& one : request.values)
-      if (const DType named = other_dtype(info, one.name); named != DType::none && one.value != 0) other = named;
     for (size_t slot = 0; slot < info.operands.size(); ++slot) {
       const OperandInfo& operand = info.operands[slot];
       const std::span<const uint8_t> dims = dims_of(operand, paged);
@@ -105,6 +125,7 @@ class Contiguous {
       // Nothing is read there. Each begins where the most aligned of tensors could, and none overlaps another.
       const bool given = operand.optional && is_named(operand, request.values);
       const auto data = reinterpret_cast<void*>(given ? (slot + 1) << 48 : 0);
+      const DType other = other_dtype(info, operand, request.values);
       const DType own = operand.dtype != DType::none ? operand.dtype : operand.may_have(other) ? other : dtype;
       call.views[slot] = {data, own, sizes_[slot], strides_[slot]};
     }
@@ -154,12 +175,8 @@ const OperandInfo* transposed_operand(const OperatorInfo& info, const char* name
 
 DType other_dtype(const OperatorInfo& info, const char* name) noexcept {
   for (const OperandInfo& operand : info.operands)
-    for (const DType dtype : {DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz}) {
-      const size_t length = strlen(dtype_name(dtype));
-      if (operand.may_have(dtype) && !strncmp(name, dtype_name(dtype), length) && name[length] == '_' &&
-          !strcmp(name + length + 1, operand.name))
-        return dtype;
-    }
+    for (const DType dtype : kOtherTypes)
+      if (operand.may_have(dtype) && names_type(name, dtype, operand.name)) return dtype;
   return DType::none;
 }
 

@@ -63,6 +63,7 @@ void set_features(const char* op, const Tensor& q, Features& given, aotriton_att
   set("seqused_q", given.seqused_q, features.seqused_q);
   set("seqused_k", given.seqused_k, features.seqused_k);
   set("block_table", given.block_table, features.block_table);
+  set_strided("q_descale", given.q_descale, features.q_descale);
   set_strided("k_descale", given.k_descale, features.k_descale);
   set_strided("v_descale", given.v_descale, features.v_descale);
   features.dropout_seed = number_at(op, "dropout_seed", q, given.dropout_seed);
@@ -75,10 +76,13 @@ void set_features(const char* op, const Tensor& q, Features& given, aotriton_att
 
 std::vector<int64_t> logsumexp_sizes(const Tensor& q) { return {q.size(0), q.size(1), q.size(2)}; }
 
-// As q, with the head dim of v. Where that is another one, its dimensions lie in the order of q's.
+// As q, with the head dim of v. Where that is another one, its dimensions lie in the order of q's. Of queries of 8 bits
+// it is bfloat16.
 Tensor out_of(const Tensor& q, const Tensor& v) {
-  if (v.size(3) == q.size(3)) return empty_as(q);
-  return empty_in_order({q.size(0), q.size(1), q.size(2), v.size(3)}, q);
+  const int32_t own = scalar_type(q);
+  const bool narrow = own == aoti_torch_dtype_float8_e4m3fn() || own == aoti_torch_dtype_float8_e4m3fnuz();
+  if (v.size(3) == q.size(3) && !narrow) return empty_as(q);
+  return empty_in_order({q.size(0), q.size(1), q.size(2), v.size(3)}, q, narrow ? aoti_torch_dtype_bfloat16() : own);
 }
 
 // On the tensors' GPU by the library's functions of the operator, or as the formula reads, where they would not refuse.
@@ -219,13 +223,14 @@ std::tuple<Tensor, Tensor> attn_fwd_features(const Tensor& q, const Tensor& k, c
                                              const Maybe& cu_seqlens_k, const Maybe& seqused_q, const Maybe& seqused_k,
                                              const Maybe& dropout_seed, const Maybe& dropout_offset,
                                              const Maybe& block_table, const Maybe& k_descale, const Maybe& v_descale,
-                                             int64_t max_seqlen_q, int64_t max_seqlen_k, double softcap, double dropout,
-                                             Scale sm_scale, bool causal, const std::string& causal_variant,
-                                             int64_t window_left, int64_t window_right, const std::string& hints) {
+                                             const Maybe& q_descale, int64_t max_seqlen_q, int64_t max_seqlen_k,
+                                             double softcap, double dropout, Scale sm_scale, bool causal,
+                                             const std::string& causal_variant, int64_t window_left,
+                                             int64_t window_right, const std::string& hints) {
   const Mask mask = mask_of("attn_fwd", causal, causal_variant, window_left, window_right);
   const Features features = {bias,      alibi_slopes, sinks,          cu_seqlens_q, cu_seqlens_k, seqused_q,
                              seqused_k, dropout_seed, dropout_offset, max_seqlen_q, max_seqlen_k, softcap,
-                             dropout,   block_table,  k_descale,      v_descale};
+                             dropout,   block_table,  k_descale,      v_descale,    q_descale};
   const Forward call = forward_of(q, k, v, sm_scale, mask, features);
   raise_if(compute(call, hints));
   return {call.out, call.logsumexp};

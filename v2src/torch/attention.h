@@ -22,7 +22,7 @@ struct Features {
   Maybe dropout_seed = {}, dropout_offset = {};
   int64_t max_seqlen_q = 0, max_seqlen_k = 0;
   double softcap = 0, dropout = 0;
-  Maybe block_table = {}, k_descale = {}, v_descale = {};
+  Maybe block_table = {}, k_descale = {}, v_descale = {}, q_descale = {};
 };
 
 // The operators' kernels: out and logsumexp; dq, dk and dv. `deterministic`: by default, what torch is told to be.
@@ -43,9 +43,10 @@ std::tuple<Tensor, Tensor> attn_fwd_features(const Tensor& q, const Tensor& k, c
                                              const Maybe& cu_seqlens_k, const Maybe& seqused_q, const Maybe& seqused_k,
                                              const Maybe& dropout_seed, const Maybe& dropout_offset,
                                              const Maybe& block_table, const Maybe& k_descale, const Maybe& v_descale,
-                                             int64_t max_seqlen_q, int64_t max_seqlen_k, double softcap, double dropout,
-                                             Scale sm_scale, bool causal, const std::string& causal_variant,
-                                             int64_t window_left, int64_t window_right, const std::string& hints);
+                                             const Maybe& q_descale, int64_t max_seqlen_q, int64_t max_seqlen_k,
+                                             double softcap, double dropout, Scale sm_scale, bool causal,
+                                             const std::string& causal_variant, int64_t window_left,
+                                             int64_t window_right, const std::string& hints);
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> attn_bwd_features(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& dout, const Tensor& logsumexp,
     const Maybe& bias, const Maybe& alibi_slopes, const Maybe& sinks, const Maybe& cu_seqlens_q,

@@ -27,8 +27,8 @@ const std::string kSchemas[] = {
     "attn_bwd(Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout, Tensor logsumexp, *, " + kMask +
         "bool? deterministic=None, str hints=\"\") -> (Tensor dq, Tensor dk, Tensor dv)",
     "attn_fwd.features(Tensor q, Tensor k, Tensor v, " + kTensors +
-        "Tensor? block_table=None, Tensor? k_descale=None, Tensor? v_descale=None, " + kNumbers + kMask +
-        "str hints=\"\") -> (Tensor out, Tensor logsumexp)",
+        "Tensor? block_table=None, Tensor? k_descale=None, Tensor? v_descale=None, Tensor? q_descale=None, " +
+        kNumbers + kMask + "str hints=\"\") -> (Tensor out, Tensor logsumexp)",
     "attn_bwd.features(Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout, Tensor logsumexp, " + kTensors +
         kNumbers + kMask +
         "bool dbias=False, bool dsinks=False, bool? deterministic=None, str hints=\"\") "

@@ -215,7 +215,11 @@ class Scores {
 
   // Those rows of keys or values, multiplied by their scale.
   Head keys(const aotriton_tensor4& of, const aotriton_tensor2& scales, int64_t head) const {
-    Head made = stored(of, head);
+    return scaled(stored(of, head), scales, head);
+  }
+
+  // Rows of any, multiplied by the scale of a head of keys.
+  Head scaled(Head made, const aotriton_tensor2& scales, int64_t head) const {
     const float scale = scale_of(scales, sequence_, head);
     for (float& value : made.values) value *= scale;
     return made;
@@ -336,7 +340,7 @@ void reference(const aotriton_attn_fwd_params& p) {
       const Scores scores(p, slice / heads, head);
       const int64_t batch = scores.batch();
       const Rows &of_q = scores.q(), &of_k = scores.k();
-      const Head q(p.q, batch, head, of_q.begin, of_q.used);
+      const Head q = scores.scaled(Head(p.q, batch, head, of_q.begin, of_q.used), p.features.q_descale, head / group);
       const Head k = scores.keys(p.k, p.features.k_descale, head / group),
                  v = scores.keys(p.v, p.features.v_descale, head / group);
       Head out(of_q.count, p.out.sizes[3]);

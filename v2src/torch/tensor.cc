@@ -91,14 +91,14 @@ Tensor empty_as(const Tensor& tensor) {
   return allocate(tensor.sizes().data(), tensor.strides().data(), tensor.sizes().size(), scalar_type(tensor), tensor);
 }
 
-Tensor empty_in_order(const std::vector<int64_t>& sizes, const Tensor& like) {
+Tensor empty_in_order(const std::vector<int64_t>& sizes, const Tensor& like, int32_t dtype) {
   std::vector<size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return like.stride(a) > like.stride(b); });
   std::vector<int64_t> strides(sizes.size());
   int64_t step = 1;
   for (size_t i = order.size(); i-- > 0; step *= std::max<int64_t>(sizes[order[i]], 1)) strides[order[i]] = step;
-  return allocate(sizes.data(), strides.data(), sizes.size(), scalar_type(like), like);
+  return allocate(sizes.data(), strides.data(), sizes.size(), dtype, like);
 }
 
 Tensor empty(const std::vector<int64_t>& sizes, int32_t dtype, const Tensor& like) {

@@ -69,7 +69,7 @@ Tensor with_contiguous_rows(const Tensor& tensor);
 Tensor empty_as(const Tensor& tensor);
 
 // Of other sizes and the same type, without gaps; dimensions lie in memory in the order of those of `like`.
-Tensor empty_in_order(const std::vector<int64_t>& sizes, const Tensor& like);
+Tensor empty_in_order(const std::vector<int64_t>& sizes, const Tensor& like, int32_t dtype);
 
 // Contiguous, on the device of `like`; `dtype` as aoti_torch_dtype_float32() names it.
 Tensor empty(const std::vector<int64_t>& sizes, int32_t dtype, const Tensor& like);

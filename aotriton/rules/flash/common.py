@@ -65,6 +65,7 @@ K, V = (
 # The forward's, also in the floats of 8 bits that caches have.
 FP8 = ("fp8e4nv", "fp8e4b8")
 FORWARD_K, FORWARD_V = replace(K, other_dtypes=FP8), replace(V, other_dtypes=FP8, typed_as=K.name)
+FORWARD_Q = replace(Q, other_dtypes=FP8[:1])
 
 T = Choice("T", ("fp16", "bf16"), dtype(), measured_as="bf16", small="bf16", option="dtype")
 T_PORTABLE = replace(T, values=("fp16", "bf16", "fp32"), apart=("fp32",))
@@ -232,8 +233,15 @@ K_TILE = (1, 1, "BLOCK_N", "BLOCK_DMODEL")
 MOST_PACKED = 16
 # Query heads that count as one, with their rows side by side: the largest power of two that divides a group.
 PACKED = minimum(lowest_bit(GROUP), MOST_PACKED)
+LOG2_PACKED = (PACKED >= 2) + (PACKED >= 4) + (PACKED >= 8) + (PACKED >= 16)
 PACKED_ROWS = (1, 1, 64, 1, "BLOCK_DMODEL")
 Q_ROWS = (1, 1, 64, "BLOCK_DMODEL")  # what a warp group of Hopper multiplies at once
+
+
+def tiles_of_packed(rows: Expression | int) -> Expression:
+    """All tiles of so many rows of packed heads."""
+    return ceil_divide(size("seqlen_q") * PACKED, rows) * ceil_divide(size("heads_q"), PACKED) * size("batch")
+
 
 # Columns of two parts.
 FIRST = choose(tunable("BLOCK_DMODEL") <= 128, constant(64), constant(128))
@@ -266,19 +274,21 @@ SEQUSED_Q, SEQUSED_K = (Operand(f"seqused_{one}", ("sequences",), "i32", optiona
 # The pages of each sequence, in the order of its keys.
 BLOCK_TABLE = Operand("block_table", ("sequences", "pages_of_sequence"), "i32", optional=True)
 # What keys and values of 8 bits are multiplied by, for each sequence.
-K_DESCALE, V_DESCALE = (
-    Operand(f"{one}_descale", ("sequences", "heads_k"), "fp32", optional=True, strided=True) for one in "kv"
+K_DESCALE, V_DESCALE, Q_DESCALE = (
+    Operand(f"{one}_descale", ("sequences", "heads_k"), "fp32", optional=True, strided=True) for one in "kvq"
 )
+
+
+DESCALES = present(K_DESCALE.name) + present(V_DESCALE.name) * 2
 
 
 def descales(*levels: int) -> tuple[Argument, ...]:
     """The arguments of scales, of images of these levels, or of all."""
-    given = present(K_DESCALE.name) + present(V_DESCALE.name) * 2
     return (
         Tensor("KDescale", K_DESCALE, general=True, levels=levels),
         Tensor("VDescale", V_DESCALE, general=True, levels=levels),
         *strides("bh", "KDescale", "VDescale", levels=levels),
-        Number("descales", "i32", given, levels=levels),
+        Number("descales", "i32", DESCALES, levels=levels),
     )
 
 

@@ -26,14 +26,14 @@ class Feature:
     """What a call may ask for beyond the plain softmax. A call has it where it gives ``fields`` of c.h.
 
     ``says``: what the documents call it; two features may share a row. ``level``: the lowest one whose images compute
-    it; None: no kernel has it. ``bit``: of the number ``features`` of a call, as device code has it; 0 where images
+    it. ``bit``: of the number ``features`` of a call, as device code has it; 0 where images
     need not be told. ``asked``: the operand or scalar by which refusals name it, by default the first field. No
     ``fields``: the checks find it in others.
     """
 
     name: str
     says: str
-    level: int | None
+    level: int
     bit: int
     fields: tuple[str, ...]
     asked: str = ""
@@ -74,7 +74,7 @@ DROPOUT = Feature("dropout", "dropout", FULL, 128, ("dropout", "dropout_seed", "
 FP8_KEYS = Feature(
     "fp8_keys", "keys and values of 8 bits, with scales", GENERAL, 2048, ("k_descale", "v_descale"), asked="k of 8 bits"
 )
-Q_DESCALE = Feature("q_descale", "queries of 8 bits", None, 0, ("q_descale",))
+FP8_Q = Feature("fp8_q", "queries of 8 bits, too", GENERAL, 0, ("q_descale",), asked="q of 8 bits")
 
 FEATURES = (
     WINDOW,
@@ -90,9 +90,8 @@ FEATURES = (
     DBIAS,
     DROPOUT,
     FP8_KEYS,
-    Q_DESCALE,
+    FP8_Q,
 )
-SERVED = tuple(one for one in FEATURES if one.level is not None)
 
 # Pairs that no kernel has. FULL images have no softcap, images of pages have what GENERAL ones have, and a bias has
 # rows of batches.
@@ -165,5 +164,4 @@ SHARED: Shared = {
     "kOfLengths": OF_LENGTHS,
     "kPaired": bits(PAIRED),
     "kRefusals": refusals(),
-    "AOTRITON_FLASH_UNSERVED": tuple(name for one in FEATURES if one.level is None for name in one.fields),
 }

@@ -17,6 +17,7 @@ from aotriton.rules.expression import (
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.features import LATENT_DIMS
+from aotriton.rules.flash.fp8 import FP8
 from aotriton.rules.flash.invariant import INVARIANT
 from aotriton.rules.flash.latent import LATENT
 from aotriton.rules.flash.planned import PLANNED
@@ -30,7 +31,7 @@ ATTN_FWD = KernelDescription(
     name="attn_fwd",
     family=c.FAMILY,
     arguments=(
-        Tensor("Q", c.Q, c.Q_TILE),
+        Tensor("Q", c.FORWARD_Q, c.Q_TILE),
         Tensor("K", c.FORWARD_K, c.K_TILE),
         Tensor("V", c.FORWARD_V, c.K_TILE),
         c.stored("Out", c.OUT, c.Q_TILE),
@@ -80,22 +81,15 @@ ATTN_FWD = KernelDescription(
 
 ATTN_FWD_SLIM = replace(c.portable_slim(ATTN_FWD), guards=(c.GUARD_INVARIANT,))
 
-
-def _tiles(rows: Expression | int) -> Expression:
-    """All tiles of so many rows of packed heads."""
-    return ceil_divide(size("seqlen_q") * c.PACKED, rows) * ceil_divide(size("heads_q"), c.PACKED) * size("batch")
-
-
 OUT_PIECES = tunable("OUT_PIECES")
 OUT_ROWS = (*c.PACKED_ROWS[:-1], ceil_divide(tunable("BLOCK_DMODEL"), OUT_PIECES))
-LOG2_PACKED = (c.PACKED >= 2) + (c.PACKED >= 4) + (c.PACKED >= 8) + (c.PACKED >= 16)
 
 
 ATTN_FWD_HOPPER = KernelDescription(
     name="attn_fwd_hopper",
     family=c.FAMILY,
     arguments=(
-        Tensor("Q", c.Q, c.PACKED_ROWS, packed=c.PACKED),
+        Tensor("Q", c.FORWARD_Q, c.PACKED_ROWS, packed=c.PACKED),
         Tensor("K", c.FORWARD_K, c.K_TILE),
         Tensor("V", c.FORWARD_V, c.K_TILE),
         Tensor("Out", c.OUT, OUT_ROWS, packed=c.PACKED),
@@ -104,7 +98,7 @@ ATTN_FWD_HOPPER = KernelDescription(
         c.SM_SCALE,
         *c.SIZES,
         Number("batch", "i32", size("batch")),
-        Number("log2_packed", "i32", LOG2_PACKED),
+        Number("log2_packed", "i32", c.LOG2_PACKED),
         *c.constexprs("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "CAUSAL"),
         *c.constexprs("GROUP_ROUNDS", "Q_SLOTS", "Q_IN_REGISTERS", "OUT_PIECES", "TURNS", "RING"),
     ),
@@ -130,13 +124,13 @@ ATTN_FWD_HOPPER = KernelDescription(
     compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (128, 168)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     # Persistent: each multiprocessor has one program, which takes tile after tile.
-    grid=(minimum(_tiles(tunable("CONSUMERS") * 64), multiprocessors()), constant(1), constant(1)),
+    grid=(minimum(c.tiles_of_packed(tunable("CONSUMERS") * 64), multiprocessors()), constant(1), constant(1)),
     work=c.work("q", tunable("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2), packed=c.PACKED),
     guards=(
         c.GUARD_PACKED_Q,
         c.GUARD_INVARIANT,
         # The smallest tiles are the most, and a round of programs lies beyond the last.
-        Guard(_tiles(64) <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),
+        Guard(c.tiles_of_packed(64) <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),
     ),
     restrictions=FORWARD_RESTRICTIONS,
     needs=("tma", "wgmma"),
@@ -165,7 +159,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
     name="attn_fwd_hopper_features",
     family=c.FAMILY,
     arguments=(
-        Tensor("Q", c.Q, c.PACKED_ROWS, packed=c.PACKED),
+        Tensor("Q", c.FORWARD_Q, c.PACKED_ROWS, packed=c.PACKED),
         Tensor("K", c.FORWARD_K, c.K_TILE),
         Tensor("V", c.FORWARD_V, c.K_TILE),
         Tensor("Out", c.OUT, OUT_ROWS, packed=c.PACKED),
@@ -177,7 +171,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
         *c.LENGTHS,
         c.WIDTH_OF_V,
         Number("sequences", "i32", size("batch") * c.SEQUENCES),
-        Number("log2_packed", "i32", LOG2_PACKED),
+        Number("log2_packed", "i32", c.LOG2_PACKED),
         *c.of_lengths("q", sinks=True),
         *c.constexprs("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "GROUP_ROUNDS", "Q_SLOTS", "OUT_PIECES"),
     ),
@@ -220,7 +214,7 @@ OPERATOR = Operator(
     name="attn_fwd",
     family=c.FAMILY,
     operands=(
-        c.Q,
+        c.FORWARD_Q,
         c.FORWARD_K,
         c.FORWARD_V,
         c.OUT,
@@ -229,6 +223,7 @@ OPERATOR = Operator(
         c.BLOCK_TABLE,
         c.K_DESCALE,
         c.V_DESCALE,
+        c.Q_DESCALE,
     ),
     scalars=(*c.SCALARS, Scalar("batch_invariant", "bool", internal=True)),  # set by the hint
     backends=(
@@ -242,6 +237,7 @@ OPERATOR = Operator(
         PLANNED,
         INVARIANT,
         LATENT,
+        FP8,
     ),
     fills_when_empty=True,
     checked=True,

@@ -68,7 +68,7 @@ ATTN_FWD_PLAN = KernelDescription(
     name="attn_fwd_plan",
     family=c.FAMILY,
     arguments=(
-        Tensor("Q", c.Q, general=True),
+        Tensor("Q", c.FORWARD_Q, general=True),
         Tensor("K", c.FORWARD_K, general=True),
         Tensor("BlockTable", c.BLOCK_TABLE, general=True),
         Tensor("Items", ITEMS, does="write"),
@@ -106,7 +106,7 @@ ATTN_FWD_HOPPER_PLANNED = KernelDescription(
     arguments=(
         Tensor("Items", ITEMS, does="read"),
         Tensor("Counts", COUNTED, does="read"),
-        Tensor("Q", c.Q, c.PACKED_ROWS, packed=PACKED),
+        Tensor("Q", c.FORWARD_Q, c.PACKED_ROWS, packed=PACKED),
         Tensor("K", c.FORWARD_K, c.K_TILE, levels=split.IN_ROWS),
         Tensor("V", c.FORWARD_V, c.K_TILE, levels=split.IN_ROWS),
         Tensor("KPages", c.FORWARD_K, _PAGE_TILE, box_rows=_BOX, levels=split.OF_PAGES),

@@ -220,3 +220,36 @@ PLANNED_RESTRICTIONS = (
     Restriction("the accumulators do not fit in the registers", _planned(_certain_spill)),
     Restriction("the tiles do not fit in shared memory", _planned_in_shared),
 )
+
+
+def _fp8_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    own = config["CONSUMERS"] * ROWS
+    bytes_of_rows = own * (config["Q_SLOTS"] + ELEMENT) + config["STAGES"] * config["BLOCK_N"] * 2
+    return bytes_of_rows * _head_dim(functional) + BARRIERS > functional.arch_spec.shared_limit
+
+
+def _fp8_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    scores, own = ROWS * config["BLOCK_N"], ROWS * _head_dim(functional)
+    words = scores + scores // 4 + own  # S and Out in fp32, P in 8 bits
+    return words // THREADS + OTHER_REGISTERS + 16 > REGISTERS[config["CONSUMERS"]]
+
+
+def _fp8_one_place(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return config["Q_SLOTS"] == 1 and keys["waves"] > 1 and not _fp8_shared(functional, keys, {**config, "Q_SLOTS": 2})
+
+
+FP8_RESTRICTIONS = (
+    Restriction("a consumer has no row below max_seqlen_q", _idle_consumer),
+    Restriction("one consumer is for short queries or a GPU that is not full", _lone_consumer, certain=False),
+    Restriction("BLOCK_N is larger than max_seqlen_k", _wider_than_keys),
+    Restriction("more stages than the loop fills", _too_many_stages, certain=False),
+    Restriction("maxnreg leaves registers unused, or asks for too many", _other_registers),
+    Restriction("a program with one tile needs no other place of Q", _of_plain(_kept_apart)),
+    Restriction("there is room for a second place of Q", _fp8_one_place, certain=False),
+    Restriction("a consumer lets more steps pass than there are slots", _of_plain(_passes_too_many)),
+    Restriction("GROUP_ROUNDS is 0 where tiles are alike, and 1 where there is one round of them", _one_order),
+    Restriction("one consumer has nobody to take turns with", _needless_turns),
+    Restriction("turns are for many keys", _few_turns, certain=False),
+    Restriction("the accumulators do not fit in the registers", _fp8_spill),
+    Restriction("the tiles do not fit in shared memory", _fp8_shared),
+)

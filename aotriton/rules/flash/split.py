@@ -111,30 +111,34 @@ class Keys(IntEnum):
     pages_fp8e4nv = 3
     fp8e4b8 = 4
     pages_fp8e4b8 = 5
+    q_fp8e4nv = 6  # and queries, in rows
 
     def __str__(self) -> str:
         return self.name
 
 
-# Levels borrow from that of rows until they are measured.
+OF_CACHES = tuple(one for one in Keys if one != Keys.q_fp8e4nv)
+# Levels borrow from that of rows until they are measured. Queries of 8 bits have keys of their type, say the checks.
 KEYS = Choice(
     "KEYS",
-    tuple(Keys),
+    OF_CACHES,
     present("block_table")
     + c.is_of(c.FORWARD_K, "fp8e4nv") * Keys.fp8e4nv
-    + c.is_of(c.FORWARD_K, "fp8e4b8") * Keys.fp8e4b8,
+    + c.is_of(c.FORWARD_K, "fp8e4b8") * Keys.fp8e4b8
+    + c.is_of(c.FORWARD_Q, "fp8e4nv") * (Keys.q_fp8e4nv - Keys.fp8e4nv),
     default=Keys.rows,
     borrows=True,
     levels=True,
 )
-OF_FP8: dict[int, str] = {one: one.name.removeprefix("pages_") for one in Keys if one >= Keys.fp8e4nv}
+OF_FP8: dict[int, str] = {one: one.name.removeprefix("pages_") for one in OF_CACHES if one >= Keys.fp8e4nv}
+OF_8_BITS: dict[int, str] = {**OF_FP8, Keys.q_fp8e4nv: "fp8e4nv"}
 OF_16_BITS = Keys.rows, Keys.pages
 OF_PAGES = tuple(one for one in Keys if one.name.startswith("pages"))
 _PAGE_SIZE = size("page_size")
 # See tritonsrc/flash/lib/pages.py; constants have 32 bits.
 _MAGIC = ceil_divide(constant(2**30) * 2, maximum(ceil_divide(_PAGE_SIZE, PAGE_STEP), 1))
 
-IN_ROWS = tuple(one for one in Keys if one not in OF_PAGES)
+IN_ROWS = tuple(one for one in OF_CACHES if one not in OF_PAGES)
 SEQUENCES_OF_ANY = (
     SINKS_OF_ANY,
     CU_SEQLENS_Q_OF_ANY,
@@ -168,7 +172,7 @@ ATTN_FWD_SPLIT = KernelDescription(
     arguments=(
         # Of calls whose lengths are in device memory the checks say that q is not aligned, where they are to have no
         # descriptors (v2src/flash/band.cc).
-        Tensor("Q", c.Q, general=True),
+        Tensor("Q", c.FORWARD_Q, general=True),
         Tensor("K", c.FORWARD_K, dtypes=OF_FP8),
         Tensor("V", c.FORWARD_V, dtypes=OF_FP8),
         Tensor("Out", c.OUT),

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from aotriton.rules.flash.split import OF_FP8, Keys
-from aotriton.tune.flash.stored_keys import narrowed, sizes_without_tensor, stored
+from aotriton.rules.flash.split import Keys
+from aotriton.tune.flash.stored_keys import narrow, narrowed, sizes_without_tensor, stored
 from aotriton.tune.problem.dtypes import torch_dtype
 from aotriton.tune.problem.family import Inputs
 
@@ -47,7 +47,10 @@ def inputs(
     given = {"q": q, "k": k, "v": v}
     if not backward:
         made = {"out": torch.empty_like(q), "logsumexp": torch.empty(of_q[:3], device="cuda")}
-        given |= _held(given, keys, seed)
+        held = _held(given, keys, seed)
+        if "q_descale" in held:  # which is of heads of keys
+            held["q_descale"] = held["q_descale"][:, :: of_q[1] // of_k[1]].contiguous()
+        given |= held
         return Inputs({**given, **made}, scalars, made, sizes_without_tensor(keys, sizes["seqlen_k"]))
     group = of_q[1] // of_k[1]
     half_q, half_k, half_v = (x if kind.itemsize == 2 else x.bfloat16() for x in (q, k, v))
@@ -60,8 +63,8 @@ def inputs(
 
 
 def _held(given: Mapping[str, torch.Tensor], keys: Keys, seed: int) -> dict[str, torch.Tensor]:
-    """k and v, and what else a call has where they are held in another way than in rows of 16 bits."""
-    rows, scales = {name: given[name] for name in "kv"}, {}
-    for number, name in enumerate(rows if keys in OF_FP8 else ()):
+    """k and v, or q, too, and what else a call has where they are held in another way than in rows of 16 bits."""
+    rows, scales = {name: given[name] for name in narrow(keys) or "kv"}, {}
+    for number, name in enumerate(narrow(keys)):
         rows[name], scales[name] = narrowed(given[name].float(), keys, seed + number)
     return stored(rows, scales, keys, seed)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import operator_of
 from aotriton.rules.flash.common import BANDED, PLAIN
+from aotriton.rules.flash.fp8 import TURNED
 from aotriton.rules.flash.planned import PLANNED, TILE_ROWS
-from aotriton.rules.flash.split import OF_FP8, SPLIT, Keys
+from aotriton.rules.flash.split import SPLIT, Keys
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.rules.operators import Backend, derived_sizes
 from aotriton.tune.flash import stored_keys
@@ -23,6 +24,7 @@ from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
 from aotriton.tune.flash.plan import Plan, combine_tiles, plan_of, wrong_with
 from aotriton.tune.flash.split import ROWS, in_halves, sums, with_tiles
 from aotriton.tune.problem.accuracy import Check, Expected
+from aotriton.tune.problem.dtypes import torch_dtype
 
 if TYPE_CHECKING:
     import torch
@@ -31,13 +33,22 @@ SUMMED, SHARED = ("dv", "dk"), ("split", "split_of")  # of split tiles, in the o
 PARTIAL, PARTIAL_LSE = PARTIALS = ("partial", "partial_lse")  # of parts of the keys: results, and their logsumexp
 PARTS, PARTS_LSE = PARTS_OF_PLAN = ("parts", "parts_lse")  # the same, of the items of a plan
 PLAN = ("items", "split_tiles", "counts")  # checked at once
-UNCHECKED = (*SHARED, *PARTIALS, *PARTS_OF_PLAN, *PLAN)  # but as a part of dk and dv, or of out and logsumexp
+UNCHECKED = (
+    *SHARED,
+    *PARTIALS,
+    *PARTS_OF_PLAN,
+    *PLAN,
+    TURNED.name,
+)  # but as a part of dk and dv, or of out and logsumexp
 PEAK = 8.0  # scale of q in peaked heads: logits of this standard deviation leave a few keys with all the weight
 SAMPLED_HEADS = 8
+MOST_WEIGHT = 256.0  # of weights that are rounded to 8 bits, relative to their row
 EIGHTH = 1.15  # of normal numbers so many are above
 # Results in fp32 (L, Delta, and all where T is fp32) carry no rounding to derive a tolerance from. Hardware exp2 and
 # log2 and another order of summation are allowed this much, which moves P by less than its rounding to 16 bits does.
 FP32_FLOOR = 1e-4
+# And this much where scores are products of 8 bits, of which Hopper keeps 14 bits of a sum.
+FP8_FLOOR = 1e-3
 
 Head = tuple[int, int]
 
@@ -50,8 +61,9 @@ class Attention:
     are given, [batch, heads, seqlen_q] fp32, for every head. Heads are flat (normal logits) and peaked in turns.
     ``truth`` is the dtype of the high-precision arithmetic: fp32 without TF32 is 4 digits better than 16 bits, and fp32
     needs fp64.
-    ``keys``: how k and v are held. Of 8 bits they are codes, and the truth is of the numbers that these stand for times
-    the scale of their head, of which an ordinary implementation rounds none.
+    ``keys``: how k and v are held, and maybe q. Of 8 bits they are codes, and the truth is of the numbers that these
+    stand for times the scale of their head, of which an ordinary implementation rounds none; but it rounds weights to
+    8 bits where q has them.
     ``multiprocessors`` says how persistent kernels split tiles. ``band``: row i sees keys from i + its begin to i + its
     end, of which there must be one.
     """
@@ -82,13 +94,14 @@ class Attention:
             shape = (self.batch, self.heads, seqlen, self.head_dim)
             return torch.randn(shape, generator=generator, device=self.device, dtype=torch.float32)
 
-        q = normal(self.seqlen_q)
-        q.view(-1, self.seqlen_q, self.head_dim)[1::2] *= PEAK
-        self.q = q.to(self.dtype)
-        self.k = self._held("k", normal(self.seqlen_k))
-        self.v = self._held("v", normal(self.seqlen_k))
+        q = self._held("q", normal(self.seqlen_q))
+        peaked = self._scales.get("q", q).view(self.batch * self.heads, -1)[1::2]
+        peaked *= PEAK
+        self.q = q if "q" in self._scales else q.to(self.dtype)
+        self.k, self.v = (self._held(name, normal(self.seqlen_k)) for name in "kv")
+        self.k, self.v = (x if name in self._scales else x.to(self.dtype) for name, x in (("k", self.k), ("v", self.v)))
         self.dout = normal(self.seqlen_q).to(self.dtype)
-        self.out = torch.empty_like(self.q)
+        self.out = torch.empty_like(self.dout)
         self.lse = torch.empty(self.q.shape[:3], dtype=torch.float32, device=self.device)
         self.delta = torch.empty_like(self.lse)
         self.sm_scale = 1.0 / sqrt(self.head_dim)
@@ -102,14 +115,14 @@ class Attention:
                 self.delta[b, h] = (self._high(self.out, (b, h)) * self._high(self.dout, (b, h))).sum(-1)
 
     def _held(self, name: str, numbers: torch.Tensor) -> torch.Tensor:
-        """k or v as kernels read it, but for its pages."""
-        if self.keys not in OF_FP8:
-            return numbers.to(self.dtype)
-        codes, self._scales[name] = stored_keys.narrowed(numbers, self.keys, self.seed + "kv".index(name))
+        """q, k or v as kernels read it, but for its type of 16 or 32 bits, and its pages."""
+        if name not in stored_keys.narrow(self.keys):
+            return numbers
+        codes, self._scales[name] = stored_keys.narrowed(numbers, self.keys, self.seed + "kvq".index(name))
         return codes
 
     def _meant(self, name: str, head: Head) -> torch.Tensor:
-        """What k or v of one head stands for."""
+        """What q, k or v of one head stands for."""
         numbers = self._high(getattr(self, name), head)
         return numbers * self._scales[name][head].to(self.truth) if name in self._scales else numbers
 
@@ -117,7 +130,8 @@ class Attention:
     def _cache(self) -> dict[str, torch.Tensor]:
         """What kernels of levels of ``keys`` read."""
         rows = {"k": self.k, "v": self.v}
-        return {"q": self.q, **stored_keys.stored(rows, self._scales, self.keys, self.seed)}
+        turned = {TURNED.name: stored_keys.turned(self.v)} if self.keys == Keys.q_fp8e4nv else {}
+        return {"q": self.q, **turned, **stored_keys.stored(rows, self._scales, self.keys, self.seed)}
 
     @cached_property
     def dq_rows(self) -> torch.Tensor:
@@ -261,7 +275,7 @@ class Attention:
         level = BANDED if self.band else PLAIN
         if self.keys:
             sizes = {"seqlen_q": self.seqlen_q, "seqlen_k": self.seqlen_k}
-            return {"sm_scale": self.sm_scale, **stored_keys.scalars(self.keys, sizes)}
+            return {"sm_scale": self.sm_scale, **stored_keys.scalars(self.keys, sizes, self.causal)}
         lengths = {"longest_q": self.seqlen_q, "longest_k": self.seqlen_k, "packed_sequences": 1}
         band = {"causal": self.causal, "level": level, "lo": begin, "hi": end, "features": 0}
         return {"sm_scale": self.sm_scale, **band, **lengths}
@@ -280,9 +294,9 @@ class Attention:
             sizes = self._derived(next(one for one in operator_of(kernel).backends if kernel in one.kernels))
             if argument.dtype == "i32":
                 return self.lse.new_empty([sizes[dim] for dim in argument.operand.dims], dtype=torch.int32), -1.0
-            dtype = self.dtype if argument.dtype == "T" else torch.float32
+            dtype = self.dtype if argument.dtype == "T" else torch_dtype(argument.dtype)
             return self.lse.new_empty([sizes[dim] for dim in argument.operand.dims], dtype=dtype), fill
-        like = {"out": self.q, "logsumexp": self.lse, "dq": self.q, "dk": self.k, "dv": self.v} | self.tensors
+        like = {"out": self.out, "logsumexp": self.lse, "dq": self.q, "dk": self.k, "dv": self.v} | self.tensors
         return torch.empty_like(like[argument.operand.name]), fill
 
     def expect(self, kernel: KernelDescription, argument: Tensor) -> None:
@@ -304,6 +318,9 @@ class Attention:
             tiles = [(*head, row) for head in self._heads() for row in range(0, self.seqlen_q, TILE_ROWS)]
             wrong = wrong_with(results, tiles, self._keys_of, self.seqlen_q, self.multiprocessors)
             return Check(None, None, wrong) if wrong else Check(0.0, 0.0)
+        if operand == TURNED.name:
+            same = torch.equal(*(one.view(torch.uint8) for one in (actual, self.tensors[operand])))
+            return Check(0.0, 0.0) if same else Check(None, None, f"{operand} has other numbers than v")
         if operand in UNCHECKED:
             return Check(None, None)
         if PARTIAL in results and len(results[PARTIAL]):
@@ -371,6 +388,7 @@ class Attention:
                 true, ordinary = work(head, False), work(head, True)
                 for key, value in true.items():
                     floor = FP32_FLOOR if key.startswith(("lse", "delta")) or self.dtype.itemsize == 4 else 0.0
+                    floor = FP8_FLOOR if key == "lse" and "q" in self._scales else floor
                     results.setdefault(key, {})[head] = Expected.of(value, ordinary[key], floor)
             self._results.update(results)
         return self._results[name]
@@ -392,7 +410,7 @@ class Attention:
         """sm_scale * q k^T of one head, -inf above the diagonal where causal, and outside of a band."""
         import torch
 
-        logits = (self._high(self.q, head) @ self._meant("k", head).T).mul_(self.sm_scale)
+        logits = (self._meant("q", head) @ self._meant("k", head).T).mul_(self.sm_scale)
         if self.causal or self.band:
             begin, end = self.band or (-self.seqlen_q, 0)
             rows = torch.arange(self.seqlen_q, device=self.device)[:, None]
@@ -409,7 +427,11 @@ class Attention:
 
         logits = self._logits(head)
         lse = torch.logsumexp(logits, -1)
-        out = rounded(rounded(logits.sub_(lse[:, None]).exp_()) @ self._meant("v", head))
+        weights = logits.sub_(lse[:, None]).exp_()
+        if "q" in self._scales and low:
+            most = weights.amax(-1, keepdim=True) / MOST_WEIGHT
+            weights = (weights / most).to(self.q.dtype).to(self.truth) * most
+        out = rounded(rounded(weights) @ self._meant("v", head))
         delta = rounded(self._high(self.out, head) * self._high(self.dout, head)).sum(-1)
         return {"out": out, "lse": lse, "delta": delta}
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from aotriton.rules.flash import checks
 from aotriton.rules.flash.features import FP8_KEYS, PAGES, USED_K, bits
-from aotriton.rules.flash.split import KEYS, OF_FP8, OF_PAGES, Keys
+from aotriton.rules.flash.fp8 import GROUP
+from aotriton.rules.flash.split import KEYS, OF_8_BITS, OF_PAGES, Keys
 from aotriton.rules.kernel import Functional
 from aotriton.tune.problem.dtypes import torch_dtype
 
@@ -30,14 +31,19 @@ def stored_as(functional: Functional) -> Keys:
 def given(keys: Keys) -> frozenset[str]:
     """The optional operands of a call."""
     of_pages = {"block_table", "seqused_k"} if keys in OF_PAGES else set()
-    return frozenset(of_pages | ({"k_descale", "v_descale"} if keys in OF_FP8 else set()))
+    return frozenset(of_pages | {f"{name}_descale" for name in narrow(keys)})
 
 
-def scalars(keys: Keys, sizes: Mapping[str, int]) -> dict[str, int]:
-    """What the operator's checks set in a call of these sizes, which hides no key."""
+def narrow(keys: Keys) -> str:
+    """The operands of 8 bits."""
+    return "kvq" if keys == Keys.q_fp8e4nv else "kv" if keys in OF_8_BITS else ""
+
+
+def scalars(keys: Keys, sizes: Mapping[str, int], causal: bool = False) -> dict[str, int]:
+    """What the operator's checks set in a call of these sizes, which hides no key, or is causal."""
     features = [USED_K, PAGES] if keys in OF_PAGES else []
-    features += [FP8_KEYS] if keys in OF_FP8 else []
-    own = checks.band({}, sizes, bits(features), "bf16")  # of fp16 it is the same
+    features += [FP8_KEYS] if keys in OF_8_BITS else []
+    own = checks.band({"causal": causal}, sizes, bits(features), "bf16")  # of fp16 it is the same
     return {**own, "longest_q": sizes["seqlen_q"], "longest_k": sizes["seqlen_k"], "packed_sequences": 1}
 
 
@@ -52,7 +58,7 @@ def narrowed(x: torch.Tensor, keys: Keys, seed: int) -> tuple[torch.Tensor, torc
 
     generator = torch.Generator(device=x.device).manual_seed(seed + OF_SCALES)
     scale = torch.empty(x.shape[:2], device=x.device).uniform_(*SCALES, generator=generator)
-    return (x / scale[:, :, None, None]).to(torch_dtype(OF_FP8[keys])), scale
+    return (x / scale[:, :, None, None]).to(torch_dtype(OF_8_BITS[keys])), scale
 
 
 def in_pages(tensors: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
@@ -81,6 +87,18 @@ def in_pages(tensors: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.
 def stored(
     rows: Mapping[str, torch.Tensor], scales: Mapping[str, torch.Tensor], keys: Keys, seed: int
 ) -> dict[str, torch.Tensor]:
-    """The operands of a call with k and v of these ``rows``, which are of 8 bits where there are ``scales``."""
+    """The operands of a call with these ``rows`` of k and v, and maybe q, of 8 bits where there are ``scales``."""
     kept = in_pages(rows, seed) if keys in OF_PAGES else dict(rows)
     return {**kept, **{f"{name}_descale": one for name, one in scales.items()}}
+
+
+def turned(v: torch.Tensor) -> torch.Tensor:
+    """[batch, heads, keys, columns] of 8 bits as products take them: [batch, heads, columns, keys], these in another
+    order, and rounded up to a multiple of GROUP.
+    """
+    import torch
+
+    keys = v.shape[2]
+    words = torch.nn.functional.pad(v.view(torch.uint8), (0, 0, 0, -keys % GROUP)).transpose(2, 3)
+    groups = words.unflatten(3, (-1, 2, 4, 2)).transpose(4, 5)
+    return groups.flatten(3).contiguous().view(v.dtype)

@@ -8,7 +8,7 @@ from random import Random
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import operator_of
-from aotriton.rules.flash.common import HEAD_DIM_PORTABLE, REFERENCE_TILE, tiled_side, waves
+from aotriton.rules.flash.common import HEAD_DIM_PORTABLE, REFERENCE_TILE, T, tiled_side, waves
 from aotriton.rules.flash.planned import ATTN_FWD_HOPPER_PLANNED, ATTN_FWD_PLAN, ATTN_FWD_PLANNED_COMBINE
 from aotriton.rules.flash.split import (
     ATTN_FWD_COMBINE,
@@ -16,6 +16,7 @@ from aotriton.rules.flash.split import (
     ATTN_FWD_SPLIT,
     KEYS,
     MOST_ROWS,
+    OF_CACHES,
     OF_FP8,
     OF_PAGES,
 )
@@ -107,7 +108,7 @@ class FlashTuning:
         return (
             functional.addressing == "general",
             functional.level,
-            functional["T"] != "bf16",
+            _type(functional) != "bf16",
             seqlen_q != keys.get("max_seqlen_k", seqlen_q),
             -keys.get("waves", FULL),
             _place(SEQLEN_RANK, seqlen_q),
@@ -119,7 +120,7 @@ class FlashTuning:
 
     def data_key(self, problem: Problem) -> tuple[object, ...]:
         functional, keys = problem.functional, stored_keys.stored_as(problem.functional)
-        return functional["T"], problem.shape, bool(functional.get("CAUSAL", False)), functional.level, str(keys)
+        return _type(functional), problem.shape, bool(functional.get("CAUSAL", False)), functional.level, str(keys)
 
     def data(self, problem: Problem) -> Data:
         return self._attention(problem, 0)
@@ -136,19 +137,20 @@ class FlashTuning:
         keys = stored_keys.stored_as(problem.functional)
         return Attention(
             **problem.sizes,
-            causal=bool(asked["causal"]),
+            # Where keys have a type of their own, it is a band.
+            causal=bool(problem.functional.get("CAUSAL", False) if keys else asked["causal"]),
             band=(asked["lo"], asked["hi"]) if asked["level"] and not keys else None,
             keys=keys,
-            dtype=torch_dtype(str(problem.functional["T"])),
+            dtype=torch_dtype(_type(problem.functional)),
             device="cuda",
-            truth=torch.float64 if keys or problem.functional["T"] == "fp32" else torch.float32,
+            truth=torch.float64 if keys or _type(problem.functional) == "fp32" else torch.float32,
             multiprocessors=problem.functional.arch_spec.multiprocessors,
             seed=seed,
         )
 
     def scalars(self, functional: Functional, sizes: Mapping[str, int]) -> Mapping[str, int]:
         keys = stored_keys.stored_as(functional)
-        return stored_keys.scalars(keys, sizes) if keys else {}
+        return stored_keys.scalars(keys, sizes, bool(functional.get("CAUSAL", False))) if keys else {}
 
     def given(self, functional: Functional) -> Set[str]:
         return stored_keys.given(stored_keys.stored_as(functional))
@@ -159,7 +161,7 @@ class FlashTuning:
         decode: one query in half of these, else up to 256, of up to 131,072 keys, in groups of up to 16. Where a level
         says how keys are held, all calls do.
         """
-        if stored_keys.stored_as(functional):
+        if stored_keys.stored_as(functional) in OF_CACHES[1:]:
             return _draw_of_cache(functional, random)
         padded = int(functional["BLOCK_DMODEL"])
         smaller = max((value for value in HEAD_DIM_RANK if value < padded), default=0)
@@ -185,7 +187,7 @@ class FlashTuning:
         backward = any(one.name == "DO" for one in functional.kernel.arguments)
         sizes = dict(shape)
         asked, keys = {"causal": 0} | scalars_of(functional, sizes), stored_keys.stored_as(functional)
-        return inputs(sizes, str(functional["T"]), asked, backward, keys=keys)
+        return inputs(sizes, _type(functional), asked, backward, keys=keys)
 
     def groups(self, functional: Functional) -> Sequence[Sequence[Cell]]:
         return estimate.groups(functional)
@@ -198,6 +200,11 @@ class FlashTuning:
 
     def model_source(self, functional: Functional) -> str:
         return estimate.source(functional)
+
+
+def _type(functional: Functional) -> str:
+    """That of the call's results; the one that is measured where the kernel has no tensor of it."""
+    return str(functional.get("T", str(T.measured_as)))
 
 
 def _head_dim(functional: Functional) -> int:

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "call/call.h"
 #include "driver/driver.h"
 #include "launch/device.h"
 
@@ -126,7 +127,7 @@ inline void store(TensorMap* map, const TensorMapRequest& r) {
 }
 
 inline Status encode_tensor_map(TensorMap* map, const TensorMapRequest& r) {
-  const uint64_t element = static_cast<uint64_t>(r.dtype == DType::float32 ? 4 : 2);
+  const uint64_t element = static_cast<uint64_t>(bytes_of(r.dtype));
   if (reinterpret_cast<uintptr_t>(r.address) % 16) object("tensor map: its address is not aligned");
   if (r.rank < 1 || r.rank > 5) object("tensor map: its rank");
   for (int i = 0; i < r.rank; ++i) {

@@ -10,9 +10,7 @@ namespace fuzz {
 
 using Wide = __int128;  // no sum of sizes times strides overflows it
 
-inline Wide element_bytes(const DraftTensor& tensor) {
-  return tensor.dtype == AOTRITON_FLOAT32 || tensor.dtype == AOTRITON_INT32 ? 4 : 2;
-}
+inline Wide element_bytes(const DraftTensor& tensor) { return bytes_of(static_cast<DType>(tensor.dtype)); }
 
 // The bytes of a tensor, as an interval.
 struct Interval {

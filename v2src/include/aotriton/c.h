@@ -214,10 +214,15 @@ enum { AOTRITON_SKIP_DQ = 1, AOTRITON_SKIP_DK = 2, AOTRITON_SKIP_DV = 4 }; /* bi
  * them these are 1. Products are of fp16 numbers, which hold all of 8 bits, and sums of fp32. Tensors are aligned to 16
  * bytes, and head dims are multiples of 16 up to 256.
  *
+ * Queries of 8 bits (of the forward, on sm_90): q, k and v are AOTRITON_FLOAT8_E4M3FN, beside out of 16 bits, and
+ * q_descale multiplies q, for each sequence and head of k. Products are of numbers of 8 bits, to which weights are
+ * rounded, too, and sums as exact as the GPU's are of these. All keys are seen, or, causal, with as many queries as
+ * keys, those up to the query's own position; there is no other feature, and there is a workspace.
+ *
  * AOTRITON_NOT_SUPPORTED: softcap together with bias, alibi_slopes or dropout; bias together with cu_seqlens;
  * block_table together with bias, alibi_slopes or dropout; k of 8 bits together with bias, alibi_slopes or dropout, or
- * in a backward, as block_table is; q_descale, which no kernel computes yet. AOTRITON_NULL_POINTER: cu_seqlens of one
- * side only; dropout without dropout_seed or dropout_offset; block_table without seqused_k. AOTRITON_INVALID_SHAPE:
+ * in a backward, as block_table is; q of 8 bits with a window or other features. AOTRITON_NULL_POINTER: cu_seqlens of
+ * one side only; dropout without dropout_seed or dropout_offset; block_table without seqused_k. AOTRITON_INVALID_SHAPE:
  * cu_seqlens with a batch that is not 1, or lengths or scales of another number of sequences.
  * AOTRITON_INVALID_ARGUMENT: cu_seqlens without max_seqlen_q and max_seqlen_k, or these without cu_seqlens; a softcap
  * or dropout out of its range; scales of keys that are not of 8 bits. The message names the field. */
@@ -231,9 +236,8 @@ typedef struct aotriton_attn_features {
   aotriton_tensor1 seqused_q, seqused_k; /* [sequences] int32, contiguous; each may be given alone */
   aotriton_tensor2 block_table; /* [sequences, pages_of_sequence] int32: the pages of each one's keys, in their order;
                                    of the last dimension contiguous */
-  aotriton_tensor2 q_descale;   /* refused */
-  aotriton_tensor2 k_descale, v_descale;     /* [sequences, heads_k] float32, any strides */
-  const void *dropout_seed, *dropout_offset; /* one int64 of device memory each, 8-byte aligned */
+  aotriton_tensor2 q_descale, k_descale, v_descale; /* [sequences, heads_k] float32, any strides */
+  const void *dropout_seed, *dropout_offset;        /* one int64 of device memory each, 8-byte aligned */
   int64_t max_seqlen_q, max_seqlen_k; /* with cu_seqlens: positive, below 2^31; max_seqlen_k also with block_table */
   int64_t window_left, window_right;  /* where windowed: keys that a query sees before and behind its own position; a
                                          negative number means all */

@@ -46,6 +46,6 @@ def attn_fwd_hopper(
     """
     forward(
         (Q,), (K,), (V,), (Out,), L, store_lse, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
-        batch, log2_packed,
+        batch, log2_packed, (),
         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, OUT_PIECES, TURNS, RING,
     )  # fmt: skip

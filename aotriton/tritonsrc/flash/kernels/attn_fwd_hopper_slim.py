@@ -53,6 +53,6 @@ def attn_fwd_hopper_slim(
     """
     forward(
         (Q, QRest), (K, KRest), (V, VRest), (Out, OutRest), L, store_lse, sm_scale, num_heads_q, num_heads_k,
-        max_seqlen_q, max_seqlen_k, batch, log2_packed,
+        max_seqlen_q, max_seqlen_k, batch, log2_packed, (),
         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, OUT_PIECES, TURNS, RING,
     )  # fmt: skip

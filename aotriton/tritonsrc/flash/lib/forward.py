@@ -68,8 +68,6 @@ from aotriton.tritonsrc.flash.lib.hopper_column_parts import (
     places,
     scores,
     slots,
-    weighted,
-    zeros,
 )
 from aotriton.tritonsrc.flash.lib.mask import visible
 from aotriton.tritonsrc.flash.lib.opaque import opaque
@@ -86,6 +84,17 @@ from aotriton.tritonsrc.flash.lib.pipeline import (
     take_turn,
 )
 from aotriton.tritonsrc.flash.lib.softmax import exponentials, first_base, raised, rescaled, top
+from aotriton.tritonsrc.flash.lib.turned_values import (
+    BELOW,
+    depth_of,
+    in_order,
+    load_values,
+    operand_of,
+    raised_below,
+    scales_of,
+    weighted_values,
+    zero_sums,
+)
 
 LOG2_E = gl.constexpr(1.4426950408889634)
 LN_2 = gl.constexpr(0.6931471805599453)
@@ -115,6 +124,7 @@ class Call:
     max_seqlen_k: gl.tensor
     batch: gl.tensor
     log2_packed: gl.tensor
+    descales: gl.tuple
     CONSUMERS: gl.constexpr
     STAGES: gl.constexpr
     CAUSAL: gl.constexpr
@@ -178,7 +188,7 @@ def producer(call):
             behind = count > 0
             mbarrier.expect(full.index(slot), 2 * KV_BYTES, pred=behind)
             mbarrier.expect(full.index(slot), KV_BYTES, pred=not behind)
-            load(v_tensors, batch_before, head_before, 0, full.index(slot), places(v_slots, slot), pred=behind)
+            load_values(v_tensors, batch_before, head_before, 0, full.index(slot), places(v_slots, slot), pred=behind)
         load(k_tensors, b, head_k, last, full.index(slot), places(k_slots, slot))
 
         freed = used
@@ -213,12 +223,12 @@ def producer(call):
                 step += 1
                 slot = acquire(empty, step, STAGES)
                 mbarrier.expect(full.index(slot), KV_BYTES)
-            load(v_tensors, b, head_k, key, full.index(slot), places(v_slots, slot))
+            load_values(v_tensors, b, head_k, key, full.index(slot), places(v_slots, slot))
             step += 1
         if RING:
             slot = acquire(empty, step, STAGES)
             mbarrier.expect(full.index(slot), KV_BYTES)
-            load(v_tensors, b, head_k, 0, full.index(slot), places(v_slots, slot))
+            load_values(v_tensors, b, head_k, 0, full.index(slot), places(v_slots, slot))
             step += 1
         else:
             batch_before = b
@@ -231,7 +241,7 @@ def producer(call):
     if not RING:
         slot = acquire(empty, step, STAGES)
         mbarrier.expect(full.index(slot), KV_BYTES)
-        load(v_tensors, batch_before, head_before, 0, full.index(slot), places(v_slots, slot))
+        load_values(v_tensors, batch_before, head_before, 0, full.index(slot), places(v_slots, slot))
 
 
 @gluon.jit
@@ -259,7 +269,8 @@ def begin(call, q, step, q_slot, q_phase, row, tiles, C: gl.constexpr):
     STAGES: gl.constexpr = call.STAGES
     TURNS: gl.constexpr = call.TURNS
     BLOCK_N: gl.constexpr = call.k_slots[0].shape[3]
-    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    DEPTH: gl.constexpr = depth_of(call.k_slots[0].dtype)
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, DEPTH])
     there = tiles > 0
     passed = 0
     if call.CAUSAL and CONSUMERS * 64 > BLOCK_N:  # steps that only later consumers need
@@ -340,18 +351,24 @@ def consumer(call, C: gl.constexpr):
     BLOCK_M: gl.constexpr = CONSUMERS * 64
     BLOCK_N: gl.constexpr = k_slots[0].shape[3]
     FIRST: gl.constexpr = k_slots[0].shape[4]
-    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    OUT_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FIRST, 16])
-    Q_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
-    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, OUT_LAYOUT, 2)
+    DEPTH: gl.constexpr = depth_of(k_slots[0].dtype)
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, DEPTH])
+    OUT_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FIRST, DEPTH])
+    Q_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, DEPTH // 8)
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, OUT_LAYOUT, DEPTH // 8)
     EACH: gl.constexpr = 2 if RING else 1  # slots a step
     AHEAD: gl.constexpr = Q_SLOTS == 2 or Q_IN_REGISTERS  # of the end of a tile begins the next one's step 0
     MAY_PASS: gl.constexpr = CAUSAL and BLOCK_M > BLOCK_N
+    SCALED: gl.constexpr = len(call.descales) > 0
     dtype: gl.constexpr = q_slots[0].dtype
+    out_dtype: gl.constexpr = call.out_tensors[0].dtype
 
     heads = opaque(call.num_heads_q) >> log2_packed
     rows = opaque(call.max_seqlen_q) << log2_packed  # of a packed head
     max_seqlen_k = opaque(call.max_seqlen_k)
+    zero = 0
+    if SCALED:
+        zero = opaque(call.num_heads_k) >> 31  # the compiler does not know that it is
     # Exponentials are taken to base 2. Not zero: a masked score stays minus infinity when scaled.
     scale = gl.maximum(opaque(call.sm_scale) * LOG2_E, 1e-30)
     no_s = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
@@ -373,6 +390,8 @@ def consumer(call, C: gl.constexpr):
         q = [q_part.load(Q_LAYOUT) for q_part in first_q]
         first_q = q
     s, step, tiles, passed = begin(call, first_q, step, C, 0, row, tiles, C)
+    if SCALED:
+        scale, of_values = scales_of(call, head, heads)
     s = warpgroup_mma_wait(0, deps=[s])
     if MAY_PASS and not RING:  # noqa: SIM102
         if passed > 0:
@@ -391,32 +410,35 @@ def consumer(call, C: gl.constexpr):
         if CAUSAL or key + BLOCK_N > max_seqlen_k:
             s = masked(s, row, key, max_seqlen_k, log2_packed, CAUSAL, S_LAYOUT)
         base = first_base(s, scale)
+        if SCALED:
+            base -= BELOW
         p, row_sum = exponentials(s, base, scale)
-        p = gl.convert_layout(p.to(dtype), P_LAYOUT)
-        out = zeros(k_slots, 64)
+        p = in_order(p, dtype, P_LAYOUT)
+        out = zero_sums(k_slots)
 
         # Steps 1 to tiles - 1
         first = step
         last = step + EACH * (tiles - 1)
         for step in range(first, last, EACH):
             await_step(full, step, STAGES)
+            operand = operand_of(p, zero, dtype, P_LAYOUT)
             row = take_turn(row, C, TURNS)
             s = scores(q, k_slots, slot_of(step, STAGES), no_s)
             behind = step
             if RING:
                 behind = step + 1
                 await_step(full, behind, STAGES)
-            out_next = weighted(p, v_slots, slot_of(behind, STAGES), out)
+            out_next = weighted_values(operand, v_slots, slot_of(behind, STAGES), out)
             row = hand_turn(row, C, CONSUMERS, TURNS)
             s = warpgroup_mma_wait(len(out), deps=[s])
             if RING:
                 release(empty, step, STAGES)
             base_before = base
-            base = raised(base, top(s, scale))
+            base = raised_below(base, top(s, scale)) if SCALED else raised(base, top(s, scale))
             correction = gl.exp2(base_before - base)
             p_next, sums = exponentials(s, base, scale)
             row_sum = row_sum * correction + sums
-            p_next = gl.convert_layout(p_next.to(dtype), P_LAYOUT)
+            p_next = in_order(p_next, dtype, P_LAYOUT)
             out = finished(out_next)
             release(empty, behind, STAGES)
             out = [rescaled(out_part, correction) for out_part in out]
@@ -434,7 +456,7 @@ def consumer(call, C: gl.constexpr):
             next_q = [q_part.load(Q_LAYOUT) for q_part in next_q]
         behind = step
         await_step(full, behind, STAGES)
-        out = weighted(p, v_slots, slot_of(behind, STAGES), out)
+        out = weighted_values(operand_of(p, zero, dtype, P_LAYOUT), v_slots, slot_of(behind, STAGES), out)
         if RING:
             step += 1
         if AHEAD:
@@ -443,6 +465,8 @@ def consumer(call, C: gl.constexpr):
         group, round, rank, later_row, later_head, later_tiles = work_at(
         schedule, group, round + 1, rank, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL
         )  # fmt: skip
+        if SCALED:
+            next_scale, next_of_values = scales_of(call, next_head, heads)
         b = head // heads
         out = finished(out, len(next_q) if AHEAD else 0)
         if RING:
@@ -454,8 +478,11 @@ def consumer(call, C: gl.constexpr):
         if call.store_lse != 0:
             store_rows(call.L, (base + gl.log2(row_sum)) * LN_2, row, head, rows, log2_packed, S_LAYOUT)
         factor = 1.0 / row_sum
+        if SCALED:
+            factor *= of_values
+            scale, of_values = next_scale, next_of_values
         head -= b * heads
-        pieces = [in_pieces(scaled(out_part, factor).to(dtype), OUT_PIECES) for out_part in out]
+        pieces = [in_pieces(scaled(out_part, factor).to(out_dtype), OUT_PIECES) for out_part in out]
         for piece in gl.static_range(OUT_PIECES):
             tma.store_wait(0)
             for part in gl.static_range(len(out)):
@@ -484,6 +511,7 @@ def consumer(call, C: gl.constexpr):
 @gluon.jit
 def forward(
     Q, K, V, Out, L, store_lse, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, log2_packed,
+    descales,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
     Q_SLOTS: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, OUT_PIECES: gl.constexpr, TURNS: gl.constexpr,
     RING: gl.constexpr,
@@ -506,7 +534,7 @@ def forward(
         mbarrier.init(empty.index(slot), count=CONSUMERS)
     call = Call(
         Out, L, Q, K, V, q_slots, k_slots, v_slots, out_slots, q_full, full, empty,
-        store_lse, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, log2_packed,
+        store_lse, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, log2_packed, descales,
         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, OUT_PIECES, TURNS, RING,
     )  # fmt: skip
     if CONSUMERS == 1:
