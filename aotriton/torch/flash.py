@@ -220,7 +220,7 @@ def flash_attn_with_kvcache(
 
 def _refuse_scale_of_q(function: str, q_descale: torch.Tensor | None) -> None:
     if q_descale is not None:
-        raise NotImplementedError(f"{function}: q_descale is given, and no kernel has such q of 8 bits")
+        raise NotImplementedError(f"{function}: q_descale is given, and no kernel has q of 8 bits here")
 
 
 def _append(

@@ -45,7 +45,7 @@ softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0, return_so
 @pytest.mark.parametrize(
     ("function", "signature"),
     [
-        (flash.flash_attn_func, f"q, k, v, {SIGNATURE}"),
+        (flash.flash_attn_func, f"q, k, v, {SIGNATURE}, *, {SCALES}"),
         (flash.flash_attn_varlen_func, f"q, k, v, {LENGTHS}, {SIGNATURE}, block_table=None, *, {SCALES}"),
         (flash.flash_attn_with_kvcache, f"{CACHED}, *, {SCALES}"),
     ],

@@ -1,4 +1,4 @@
-"""Attention of keys and values of 8 bits, in torch, on tensors of a CPU."""
+"""Attention of keys and values of 8 bits, and of queries of 8 bits, in torch, on tensors of a CPU."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from fp8_cases import NO_NUMBER, of_fp8, quantised
 from paged_cases import in_pages, of_pages
 
 from aotriton.torch import attention
+from aotriton.torch.flash import flash_attn_func
 
 OPS = torch.ops.aotriton
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -227,17 +228,18 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: attention(Q.float(), K, V),
-        "attn_fwd: with k of dtype float8_e4m3fn, q must be float16 or bfloat16, head_dim and head_dim_v multiples of "
-        "16",
+        "attn_fwd: with k of dtype float8_e4m3fn, out must be float16 or bfloat16, and head_dim, head_dim_v and the "
+        "strides of all of 8 bits multiples of 16",
     ),
     (
         lambda: attention(Q[..., :24], K[..., :24], V),
-        "attn_fwd: with k of dtype float8_e4m3fn, q must be float16 or bfloat16, head_dim and head_dim_v multiples of "
-        "16",
+        "attn_fwd: with k of dtype float8_e4m3fn, out must be float16 or bfloat16, and head_dim, head_dim_v and the "
+        "strides of all of 8 bits multiples of 16",
     ),
     (
-        lambda: attention(Q.to(K.dtype), K, V),
-        "attn_fwd: q has dtype float8_e4m3fn, which must be float16 or bfloat16 or float32",
+        lambda: attention(Q.to(K.dtype), K, V, causal=True),
+        "attn_fwd: no kernel has q of dtype float8_e4m3fn with a window, or causal with unequal lengths, yet; served "
+        "with q of dtype bfloat16",
     ),
     (
         lambda: attention(Q, K, V, bias=tensor(5, 48)),
@@ -260,6 +262,41 @@ def test_errors_name_the_argument(call: Callable[[], Any], message: str) -> None
 
 def test_what_was_written_for_calls_without_scales_still_fits() -> None:
     """The arguments are the last ones of those by place, and nothing where they are not given."""
-    for operator in (OPS.attn_fwd.features, OPS.kv_append.default):
+    for operator, more in ((OPS.attn_fwd.features, ["q_descale"]), (OPS.kv_append.default, [])):
         names = [one.name for one in operator._schema.arguments if not one.kwarg_only]
-        assert names[-3:] == ["block_table", "k_descale", "v_descale"]
+        assert names[-3 - len(more) :] == ["block_table", "k_descale", "v_descale", *more]
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_queries_of_8_bits_are_what_float64_says(causal: bool) -> None:
+    """q, k and v are numbers times scales, of which each may be one number for all; the result is bfloat16, in the
+    order of q's dimensions, and as a compiled model expects it. `flash_attn_func` has the same.
+    """
+    codes = [tensor(2, 40, heads, 32, seed=seed).to(torch.float8_e4m3fn) for seed, heads in enumerate((4, 2, 2))]
+    q, k, v = (one.transpose(1, 2) for one in codes)
+    scales = {"q_descale": torch.tensor([[0.5, 2.0], [1.0, 0.25]]), "v_descale": torch.tensor(3.0)}
+    wide = q.double() * scales["q_descale"].repeat_interleave(2, 1)[..., None, None], k.double(), 3 * v.double()
+    expected = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=causal, enable_gqa=True)
+    with torch.no_grad():
+        out = attention(q, k, v, causal=causal, **scales)
+        by_flash = flash_attn_func(*codes, causal=causal, **{n: s.expand(2, 2) for n, s in scales.items()})
+        traced = torch.compile(lambda *x: attention(*x, causal=causal, **scales), backend="eager", fullgraph=True)
+        assert torch.equal(traced(q, k, v), out)
+    assert (out.dtype, out.stride()) == (torch.bfloat16, q.stride())
+    torch.testing.assert_close(out.double(), expected, rtol=2**-7, atol=2**-7)
+    assert torch.equal(by_flash.transpose(1, 2), out)
+
+
+def test_what_queries_of_8_bits_are_refused() -> None:
+    """Without keys of their type, with another mask, with other features, and with a gradient."""
+    q, k, v = (tensor(1, 2, 16, 32).to(torch.float8_e4m3fn) for _ in "qkv")
+    refused: list[tuple[Any, dict[str, Any], str]] = [
+        ((q, k.bfloat16(), v.bfloat16()), {}, "q has dtype float8_e4m3fn, k has bfloat16"),
+        ((q, k, v), {"window_left": 3}, "with a window, or causal with unequal lengths, yet"),
+        ((q[:, :, :9], k, v), {"causal": True}, "with a window, or causal with unequal lengths, yet"),
+        ((q, k, v), {"softcap": 5.0}, "together with other features yet"),
+        ((q.bfloat16(), k, v), {"q_descale": torch.tensor(1.0)}, "q_descale is given, and q has dtype bfloat16"),
+    ]
+    for given, more, message in refused:
+        with pytest.raises(RuntimeError, match=message):
+            attention(*given, **more)
