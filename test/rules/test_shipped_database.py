@@ -26,6 +26,7 @@ from aotriton.tune.winners.audit import audit
 RENAMED = Path(__file__).resolve().parents[1] / "data" / "renamed_images.tsv"
 DATABASE = Path(__file__).resolve().parents[2] / "rules" / "tuning_database.sqlite3"
 LARGEST_ERROR = 0.004  # of a result in bf16, which rounds by 2^-9 of each element
+LARGEST_OF_8_BITS = 0.03  # of one whose weights were rounded to 8 bits, by 2^-4 of each
 MOST_ERROR = 0.15  # of a model, in the median
 MOST_LUCK = 1.1  # of a sweep, against a race of others
 MOST_STALE = 122  # winners that were measured with an older source, all on the H200: fewer each time they are measured
@@ -252,7 +253,7 @@ def test_samples_name_known_images_that_spill_nothing(content: Content) -> None:
     assert content.samples
     for arch, one in content.samples:
         operator = OPERATORS[one.operator]
-        parse_functional(operator.lead, arch, one.functional)
+        operator.sampled_functional(arch, one.functional)
         sizes = tuning(operator.family).sizes({name: int(str(value)) for name, value in one.shape.items()})
         assert set(sizes) == {dim for of in operator.operands if not of.optional for dim in of.dims}, one
         backends = {backend.name: backend for backend in operator.backends}
@@ -269,10 +270,13 @@ def test_samples_name_known_images_that_spill_nothing(content: Content) -> None:
 
 
 def test_every_sample_times_its_first_backend(content: Content) -> None:
-    """It serves every call: what others take is compared with it."""
-    for _, one in content.samples:
-        first = OPERATORS[one.operator].backends[0].name
-        assert any(timing.backend == first for timing in one.timings), one
+    """It serves every call: what others take is compared with it. Of calls that it does not serve, one that does."""
+    for arch, one in content.samples:
+        operator = OPERATORS[one.operator]
+        functional = operator.sampled_functional(arch, one.functional)
+        serving = [backend.name for backend in operator.serving(functional)]
+        wanted = serving[:1] if functional.kernel is operator.lead else serving
+        assert any(timing.backend in wanted for timing in one.timings), one
 
 
 def test_certificates_are_within_what_is_allowed() -> None:
@@ -284,7 +288,7 @@ def test_certificates_are_within_what_is_allowed() -> None:
     assert not winners - certificates.keys(), "every measured winner was checked"
     for one in (one for own in certificates.values() for one in own):
         assert 0 <= one.error <= one.allowed
-        assert one.error <= LARGEST_ERROR
+        assert one.error <= (LARGEST_OF_8_BITS if one.image.startswith("attn_fwd_hopper_fp8") else LARGEST_ERROR)
         assert 1 <= one.problems <= one.checks
         assert one.product.startswith("NVIDIA ")
 

@@ -120,7 +120,7 @@ def test_the_default_covers_bf16_and_fp32_most_valuable_first() -> None:
     assert found[-len(general) :] == general
     assert {(p.keys["max_seqlen_q"], p.functional["BLOCK_DMODEL"]) for p in found[:15]} == {(2048, 128)}
     serving = {p.kernel.name for p in found if p.functional.get("BLOCK_DMODEL", 128) == 128}
-    features = {"attn_fwd_hopper_features", "attn_bwd_hopper_features"}  # in no plain call
+    features = {"attn_fwd_hopper_features", "attn_bwd_hopper_features", "attn_fwd_hopper_fp8"}  # in no plain call
     few = {one.name for one in SPLIT_QUERIES}  # for few queries
     assert {p.kernel.name for p in found[:15]} == serving - features - few - {
         "attn_bwd_hopper_heads"
