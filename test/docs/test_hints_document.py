@@ -86,8 +86,10 @@ def test_the_table_of_orders_is_the_descriptions() -> None:
         described.append(kernel)
         for causal in (0, 1):
             for rounds in (0, 1, 2, 16):
-                environment = Environment(scalars={"causal": causal}, tunables={"GROUP_ROUNDS": rounds})
-                of_groups = kernel.name in ("attn_fwd_hopper", "attn_fwd_hopper_slim") and causal
+                scalars = {"causal": causal, "hi": 0 if causal else 9}
+                environment = Environment(scalars=scalars, tunables={"GROUP_ROUNDS": rounds})
+                of_causal = ("attn_fwd_hopper", "attn_fwd_hopper_slim", "attn_fwd_hopper_fp8")
+                of_groups = kernel.name in of_causal and causal
                 grouped = (of_groups or kernel.name == "attn_fwd_hopper_features") and rounds > 1
                 assert evaluate(kernel.schedule, environment) == (BFS if grouped else DFS).value
     assert {kernel.name for kernel in described if kernel.work} >= {

@@ -25,7 +25,8 @@ def empty(sizes: list[int], dtype: str, device: str) -> Any:
     return SimpleNamespace(sizes=sizes, dtype=dtype, numel=lambda: prod(sizes))
 
 
-TORCH = SimpleNamespace(empty=empty, int32="i32", float32="fp32", float16="fp16", bfloat16="bf16")
+NAMES = {"int32": "i32", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8e4nv"}
+TORCH = SimpleNamespace(empty=empty, **NAMES)
 
 
 @pytest.mark.parametrize(("operator", "backend"), BACKENDS, ids=lambda one: one.name)

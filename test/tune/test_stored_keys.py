@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from aotriton.rules.family import operator as operator_named
-from aotriton.rules.flash.split import ATTN_FWD_DECODE, ATTN_FWD_SPLIT, OF_FP8, OF_PAGES, Keys
+from aotriton.rules.flash.split import ATTN_FWD_DECODE, ATTN_FWD_SPLIT, OF_CACHES, OF_FP8, OF_PAGES, Keys
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.tune.flash.tuning import FlashTuning
 from aotriton.tune.problem.candidates import space
@@ -53,7 +53,7 @@ def test_few_warps_are_candidates_of_few_rows_alone() -> None:
             assert {(w, s, n, 16) for w in (1, 2, 4) for s in (2, 3) for n in (32, 64)} <= configs, one
 
 
-@pytest.mark.parametrize("keys", [one for one in Keys if one], ids=str)
+@pytest.mark.parametrize("keys", OF_CACHES[1:], ids=str)
 def test_calls_are_drawn_that_a_backend_serves(keys: Keys) -> None:
     """By their sizes; each is served by one of the kernels, both have some; columns fill vectors, rows fill pages."""
     random, served = Random(1), [0, 0]
