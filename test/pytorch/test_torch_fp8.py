@@ -277,9 +277,10 @@ def test_queries_of_8_bits_are_what_float64_says(causal: bool) -> None:
     scales = {"q_descale": torch.tensor([[0.5, 2.0], [1.0, 0.25]]), "v_descale": torch.tensor(3.0)}
     wide = q.double() * scales["q_descale"].repeat_interleave(2, 1)[..., None, None], k.double(), 3 * v.double()
     expected = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=causal, enable_gqa=True)
+    of_heads = {name: scale.expand(2, 2) for name, scale in scales.items()}
     with torch.no_grad():
         out = attention(q, k, v, causal=causal, **scales)
-        by_flash = flash_attn_func(*codes, causal=causal, **{n: s.expand(2, 2) for n, s in scales.items()})
+        by_flash = flash_attn_func(codes[0], codes[1], codes[2], causal=causal, **of_heads)
         traced = torch.compile(lambda *x: attention(*x, causal=causal, **scales), backend="eager", fullgraph=True)
         assert torch.equal(traced(q, k, v), out)
     assert (out.dtype, out.stride()) == (torch.bfloat16, q.stride())
