@@ -16,7 +16,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +182,29 @@ def measure(
                     }  # fmt: skip
                 del implementations, q, k, v, dout
                 torch.cuda.empty_cache()
+
+
+def rows_of(
+    description: str | None,
+    rounds: int,
+    measure: Callable[[int], Iterable[Mapping[str, Any]]],
+    table: Callable[[Mapping[str, Any]], str],
+) -> None:
+    """The command line of a benchmark whose result is rows of so many rounds: measures, prints the ``table`` and stores
+    the result, or prints the table of a result that is there.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="where the result goes")
+    parser.add_argument("--from", type=Path, dest="source", help="a result to print, instead of measuring")
+    parser.add_argument("--rounds", type=int, default=rounds, help="timings of each call (default: %(default)s)")
+    options = parser.parse_args()
+    if options.source:
+        print(table(json.loads(options.source.read_text())))
+        return
+    record = {"machine": machine(), "rows": list(measure(options.rounds)), "gpu": gpu_state()}
+    print(table(record))
+    if options.json:
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def gpu_state() -> dict[str, str]:

@@ -9,9 +9,7 @@ whole, with the copy of values that the library makes of them. Its result is bf1
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import random
 import statistics
 import sys
@@ -22,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from attention import gpu_state, machine, race
+from attention import race, rows_of
 from decode_calls import Call, error
 from fp8_keys import library
 
@@ -137,20 +135,5 @@ def table(record: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where the result goes")
-    parser.add_argument("--from", type=Path, dest="source", help="a result to print, instead of measuring")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="timings of each call (default: %(default)s)")
-    options = parser.parse_args()
-    if options.source:
-        print(table(json.loads(options.source.read_text())))
-        return
-    record = {"machine": machine(), "rows": list(measure(options.rounds)), "gpu": gpu_state()}
-    print(table(record))
-    if options.json:
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    rows_of(__doc__, ROUNDS, measure, table)

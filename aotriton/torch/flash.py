@@ -93,7 +93,7 @@ def flash_attn_varlen_func(
     With ``block_table``, [sequences, pages_of_sequence] int32, k and v are [pages, page_size, heads_k, head_dim], as
     `attention` has them, and without gradients; cu_seqlens_k says how many keys each sequence has.
     """
-    _refuse_scale_of_q("flash_attn_varlen_func", q_descale)
+    _refuse_scale_of_q("flash_attn_varlen_func", "packed sequences", q_descale)
     lengths = {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k}
     lengths |= {"k_descale": k_descale, "v_descale": v_descale}
     if block_table is None:
@@ -176,7 +176,7 @@ def flash_attn_with_kvcache(
     """
     if cache_leftpad is not None:
         raise NotImplementedError("flash_attn_with_kvcache: no kernel has cache_leftpad")
-    _refuse_scale_of_q("flash_attn_with_kvcache", q_descale)
+    _refuse_scale_of_q("flash_attn_with_kvcache", "a cache", q_descale)
     scales = {"k_descale": k_descale, "v_descale": v_descale}
     batch, rows = q.shape[0], k_cache.shape[1]
     if cache_batch_idx is not None:
@@ -218,9 +218,9 @@ def flash_attn_with_kvcache(
     return found.transpose(1, 2)
 
 
-def _refuse_scale_of_q(function: str, q_descale: torch.Tensor | None) -> None:
+def _refuse_scale_of_q(function: str, keys: str, q_descale: torch.Tensor | None) -> None:
     if q_descale is not None:
-        raise NotImplementedError(f"{function}: q_descale is given, and no kernel has q of 8 bits here")
+        raise NotImplementedError(f"{function}: q_descale is given, and no kernel has q of 8 bits with {keys} yet")
 
 
 def _append(

@@ -103,7 +103,7 @@ _LONGEST = Number("longest", "i32", scalar("longest_q"))
 
 
 class Keys(IntEnum):
-    """How keys and values are stored: the levels of kernels that serve caches."""
+    """How keys and values are stored, and maybe queries: the levels of kernels that serve caches or 8 bits."""
 
     rows = 0
     pages = 1
