@@ -313,6 +313,7 @@ def plot(record: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = "aotriton"  # the same record gives the same file
+    plt.rcParams["svg.fonttype"] = "none"
     figure, panels = plt.subplots(2, 1, figsize=(13, 8), layout="constrained")
     for panel, direction in zip(panels, DIRECTIONS, strict=True):
         cells = [cell for cell in record["cells"] if cell["direction"] == direction]
