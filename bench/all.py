@@ -1,4 +1,4 @@
-"""Takes the figures of README.md and docs/pytorch.md anew, within a time, and writes them into the documents.
+"""Takes the figures of the documents anew, within a time, and writes them into README.md and pages of docs/.
 
 python bench/all.py --only grid unseen --minutes 9.5   # on a GPU: results, each with the state that it is of
 python bench/all.py --readme                           # the documents from the results; needs no GPU
@@ -26,6 +26,7 @@ import attention
 import fingerprints
 import readme
 import stored
+from figures.results import Results
 
 from aotriton.rules.arch import ARCHS
 
@@ -115,27 +116,10 @@ FIGURES = {
         "pytorch-train", 240, lambda run: _python("pytorch.py", "--json", run.out, "--only", "train"), runtime="torch"
     ),
 }  # fmt: skip
-ROWS = "h100-regret-rows"  # regret.py --rows, and the next is what a default build has: neither needs a GPU
+ROWS = "regret-rows"  # regret.py --rows, and the next is what a default build has: neither needs a GPU
 SIZE = "build-size"
+GRID = FIGURES["grid"].file
 AT_HOME = ("rows", "size")
-
-QUOTED = (SIZE, "h200-regret", ROWS, "h200-bf16", "h200-bf16-unseen", "h100-bf16", "h200-gemm", "h200-hints")
-NEWEST = (
-    "latency",
-    "launch",
-    "new-shape",
-    "pytorch",
-    "pytorch-train",
-    "features",
-    "band",
-    "decode",
-    "pages",
-    "invariant",
-    "fp8-keys",
-    "fp8-queries",
-    "latent",
-    "first-call",
-)  # of any GPU
 
 
 @cache
@@ -144,7 +128,7 @@ def state_now(result: str) -> Mapping[str, str]:
     if result == SIZE:
         return {"images": fingerprints.shipped()}
     gpu, _, file = result.partition("-")
-    if result == ROWS:
+    if file == ROWS:
         return {"images": fingerprints.images(PRODUCTS[gpu], FORWARD)}
     figure = next(one for one in FIGURES.values() if one.file == file)
     found = {"images": fingerprints.images(PRODUCTS[gpu], figure.operators, plain=figure.plain)}
@@ -197,7 +181,7 @@ def take(names: Sequence[str], options: argparse.Namespace) -> list[str]:
     if {"grid", "unseen"} & set(names) and not importlib.util.find_spec("flash_attn"):
         print("FlashAttention-4 is not installed: it is no peer in this run", flush=True)
     for name in names:
-        result = {"rows": ROWS, "size": SIZE}.get(name) or f"{gpu}-{FIGURES[name].file}"
+        result = {"rows": f"h100-{ROWS}", "size": SIZE}.get(name) or f"{gpu}-{FIGURES[name].file}"
         path = options.out / f"{result}.json"
         if is_taken(path, commit, result) and not options.again:
             print(f"{name}: {path} is of this commit already", flush=True)
@@ -251,13 +235,14 @@ def build_size(build: Path, out: Path) -> str:
     return ""
 
 
-def results() -> readme.Results:
-    return readme.Results(RESULTS, is_older)
+def results() -> Results:
+    return Results(RESULTS, is_older)
 
 
 def quoted() -> tuple[str, ...]:
-    """The names of all results that the documents quote, and that there are."""
-    return *QUOTED, *(results().newest(file) for file in NEWEST if results().has(file))
+    """The names of the results that the documents quote: of each figure the newest, of any GPU."""
+    found = results()
+    return SIZE, *(found.newest(file) for file in (*(one.file for one in FIGURES.values()), ROWS) if found.has(file))
 
 
 def check() -> bool:
@@ -274,14 +259,26 @@ def check() -> bool:
             print(f"{document} does not say what the results do: python bench/all.py --readme writes it")
             fits = False
     if not plot_fits():
-        print("bench/results/h200-bf16.svg is of another result: python bench/all.py --readme draws it")
+        print(f"{plot_path()} is not there, or not alone, or of another result: python bench/all.py --readme draws it")
         fits = False
     return fits
 
 
+def plot_path() -> Path:
+    """Of the grid that is quoted."""
+    return RESULTS / f"{results().newest(GRID)}.svg"
+
+
+def plots() -> list[Path]:
+    return list(RESULTS.glob(f"*-{GRID}.svg"))
+
+
 def plot_fits() -> bool:
-    record, drawn = results()("h200-bf16"), (RESULTS / "h200-bf16.svg").read_text()
-    return all(attention.plot_title(record["cells"], direction) in drawn for direction in attention.DIRECTIONS)
+    path = plot_path()
+    if plots() != [path]:
+        return False
+    cells, drawn = results()(path.stem)["cells"], path.read_text()
+    return all(attention.plot_title(cells, direction) in drawn for direction in attention.DIRECTIONS)
 
 
 def write() -> None:
@@ -289,7 +286,10 @@ def write() -> None:
         path = ROOT / document
         path.write_text(readme.written(path.read_text(), results()))
     if not plot_fits():
-        attention.plot(results()("h200-bf16"), RESULTS / "h200-bf16.svg")
+        path = plot_path()
+        attention.plot(results()(path.stem), path)
+        for other in set(plots()) - {path}:
+            other.unlink()
 
 
 def _path(text: str) -> Path:

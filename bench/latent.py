@@ -33,6 +33,7 @@ ROUNDS = 31
 DIM, DIM_V, PAGE = 576, 512, 64
 SCALE = 192**-0.5  # DeepSeek's: of the head dim before keys are absorbed
 PAGED, TORCH = f"{LIBRARY}, in pages", "torch"
+PEERS = (TORCH, FA3)
 SIDE = 8192  # of the matrix product whose rate is the measure
 Call = Callable[[], Any]  # it returns [batch, queries, heads, DIM_V]
 
@@ -197,17 +198,25 @@ def share(row: Mapping[str, Any], record: Mapping[str, Any], who: str = LIBRARY)
     return float(bound(Cell(**row["cell"]), record) / row["us"][who])
 
 
+def ratio(row: Mapping[str, Any], who: str = LIBRARY) -> float:
+    """How many times as fast as the best peer a contender is; infinite where there is no peer."""
+    us: Mapping[str, float] = row["us"]
+    return min((us[peer] for peer in PEERS if peer in us), default=math.inf) / us[who]
+
+
 def table(record: Mapping[str, Any]) -> str:
-    """Markdown, in the order of the cells."""
+    """Markdown, the worst first."""
     lines = [
-        f"| batch × heads, queries on keys | {LIBRARY}, µs | of the bound | in pages, µs | of the bound | peers, µs |"
+        f"| batch × heads, queries on keys | {LIBRARY}, µs | of the bound | in pages, µs | of the bound | peers, µs "
+        "| × best peer |",
+        "|---|---|---|---|---|---|---|",
     ]
-    lines.append("|---|---|---|---|---|---|")
-    for row in record["rows"]:
+    for row in sorted(record["rows"], key=ratio):
         us = row["us"]
         own = " | ".join(f"{us[who]:.1f} | {share(row, record, who):.2f}" for who in (LIBRARY, PAGED))
-        peers = ", ".join(f"{who} {us[who]:.1f}" for who in (TORCH, FA3) if who in us) or "none"
-        lines.append(f"| {Cell(**row['cell'])} | {own} | {peers} |")
+        peers = ", ".join(f"{who} {us[who]:.1f}" for who in PEERS if who in us) or "none"
+        beside = f"{ratio(row):.2f}" if ratio(row) < math.inf else "–"
+        lines.append(f"| {Cell(**row['cell'])} | {own} | {peers} | {beside} |")
     return "\n".join(lines)
 
 

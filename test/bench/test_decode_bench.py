@@ -18,6 +18,7 @@ import decode  # they are no package
 import readme
 from attention import WARM_UP
 from decode_calls import PEERS, Cell
+from figures.results import Results
 
 STORED, GPU_SECONDS = 30e9, 60  # at most: bytes of a cell, and of all
 SLOW = 1e12  # bytes per second: a third of what an H100 copies
@@ -105,7 +106,8 @@ def test_tables() -> None:
 
 def test_the_document_has_the_newest_record(tmp_path: Path) -> None:
     """What there is none of is called so; a record gives summaries of all cells, of those drawn and of large ones."""
-    results = readme.Results(tmp_path, lambda name, record: name.startswith("h100"))
+    older = {"h100-decode"}
+    results = Results(tmp_path, lambda name, record: name in older)
     text = "a\n<!-- figures: decoding -->\n<!-- end of decoding -->\nb"
     assert "Not measured yet" in readme.written(text, results)
     about = record() | {"state": {"commit": "abc1234", "images": "0badcafe"}}
@@ -121,6 +123,11 @@ def test_the_document_has_the_newest_record(tmp_path: Path) -> None:
     assert told.index("| 4 × 32:8") < told.index("| 1 × 32:8")
     assert "drawn: 64 × 32:8 heads, 1 query on 4,096 keys, D 128 (400.0 µs, 1.20 × cuDNN)." in told
     assert "cuDNN in 2 of 4 cells (its mask)" in told
-    about["machine"]["date"] = "2026-11-27T01:00"
+    about["machine"] |= {"gpu": "another GPU", "date": "2026-11-27T01:00"}
     (tmp_path / "h100-decode.json").write_text(json.dumps(about))
-    assert "**of an older state**, commit abc1234" in readme.written(told, results)
+    both = readme.written(text, results)
+    assert both.startswith(told.partition("\n<!-- end of")[0])
+    assert "Also on an H100 (2026-11-27, **of an older state**, commit abc1234, images 0badcafe, [result](" in both
+    assert both.count("at worst 0.80") == 2
+    older.clear()
+    assert "another GPU, torch 2" in readme.written(text, results)

@@ -1,4 +1,4 @@
-"""The figures of README.md and docs/pytorch.md: written from results, which say of what state they are. No GPU."""
+"""The figures of the documents: written from results, which say of what state they are. No GPU."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ sys.path.insert(0, str(BENCH))
 import fingerprints  # noqa: E402
 import readme  # noqa: E402 - they are no package
 import stored  # noqa: E402
+from figures import comparison, page_others, summary  # noqa: E402
+from figures.results import Results  # noqa: E402
 
 H200 = "NVIDIA H200"
 
@@ -52,10 +54,14 @@ def test_the_documents_say_what_the_results_do(every: ModuleType, capsys: pytest
 def test_a_figure_that_is_not_called_what_it_is_does_not_pass(
     every: ModuleType, monkeypatch: pytest.MonkeyPatch, older: bool
 ) -> None:
-    """Of all results one by one: the documents are wrong when its state is the other one."""
-    true = every.is_older
-    quoted = [name for name in every.quoted() if name not in ("build-size", "h200-hints")]
-    changed = [name for name in quoted if true(name, every.results()(name)) is not older]
+    """Of all results one by one: the documents are wrong when its state is the other one. The page of hints has its
+    figures by hand.
+    """
+    true, results = every.is_older, every.results()
+    files = {figure.file for name, figure in every.FIGURES.items() if name != "hints"} | {every.ROWS}
+    named = [name for file in files for name in results.ranked(file)]
+    assert set(every.quoted()) <= {*named, every.SIZE, *results.ranked("hints")}
+    changed = [name for name in named if true(name, results(name)) is not older]
     for result in changed:
         monkeypatch.setattr(
             every, "is_older", lambda name, record, r=result: older if name == r else true(name, record)
@@ -66,15 +72,102 @@ def test_a_figure_that_is_not_called_what_it_is_does_not_pass(
 
 def test_an_older_state_is_told() -> None:
     """Beside the commit and what the result says of itself."""
-    results = readme.Results(BENCH / "results", lambda name, record: name.endswith("-launch"))
-    assert "2026-11-2" in readme.launches(results)
-    assert "**of an older state**, commit " in readme.launches(results)
-    assert "older" not in readme.new_shape(results)
+    results = Results(BENCH / "results", lambda name, record: name.endswith("-launch"))
+    assert "2026-11-2" in page_others.launches(results)
+    assert "**of an older state**, commit " in page_others.launches(results)
+    assert "older" not in page_others.new_shape(results)
+
+
+def test_the_newest_result_is_of_this_state_and_then_of_the_latest_day(tmp_path: Path) -> None:
+    """Of any GPU, and of this figure alone; one without a date is last of its state."""
+    days = {"h100-bf16": "2026-11-25", "h200-bf16": "2026-11-24", "h300-bf16": "2026-11-26", "h400-bf16": ""}
+    for name, day in days.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"machine": {"date": day} if day else {}}))
+    (tmp_path / "h100-bf16-unseen.json").write_text(json.dumps({"machine": {"date": "2026-11-27"}}))
+    older = {"h300-bf16", "h400-bf16"}
+    results = Results(tmp_path, lambda name, record: name in older)
+    assert results.ranked("bf16") == ["h100-bf16", "h200-bf16", "h300-bf16", "h400-bf16"]
+    older.add("h100-bf16")
+    assert results.newest("bf16") == "h200-bf16"
+    assert not results.has("unseen")
+
+
+def grid_record(day: str, ratios: dict[str, list[float]]) -> dict[str, Any]:
+    """Of the grid: of each peer its ratios in the forward, then in the backward."""
+    cells = [
+        {"direction": direction, "ratio": {peer: both[place] for peer, both in ratios.items()}}
+        for place, direction in enumerate(("forward", "backward"))
+    ]
+    return {"machine": {"gpu": "a GPU", "date": day}, "cells": cells, "state": {"commit": "abc1234"}}
+
+
+def test_the_summary_hides_nothing_that_is_behind(tmp_path: Path) -> None:
+    """A row for each comparison, the worst first and bold where it is behind; an older result of another GPU has one
+    where it has a peer that the newest lacks.
+    """
+
+    def store(name: str, record: dict[str, Any]) -> None:
+        (tmp_path / f"{name}.json").write_text(json.dumps(record))
+
+    store("h100-bf16", grid_record("2026-11-27", {"FA2": [2.0, 1.6], "cuDNN": [1.2, 1.1]}))
+    store("h200-bf16", grid_record("2026-11-26", {"FA2": [2.0, 1.6], "FA4": [1.0, 0.9]}))
+    store("h300-bf16", grid_record("2026-11-25", {"FA2": [0.5, 0.5]}))
+    store("h200-pytorch-train", {
+        "machine": {"date": "2026-11-24"},
+        "train": {mode: {who: {"tokens_per_s": 100.0} for who in ("FA2", "cuDNN", comparison.DOOR)} for mode in "ab"},
+    })  # fmt: skip
+    results = Results(tmp_path, lambda name, record: name.startswith("h200-bf16"))
+    assert summary.table(results).splitlines()[2:] == [
+        "| attention, a grid of shapes, forward / backward | FA2, FA4 | 1.00 / **0.90** | 1.00 / 0.90 | H200 | older |",
+        "| PyTorch, training of a GPT | FA2, cuDNN | 1.00 | 1.00 | H200 | this |",
+        "| attention, a grid of shapes, forward / backward | FA2, cuDNN | 1.20 / 1.10 | 1.20 / 1.10 | H100 | this |",
+    ]
+    assert [line.partition(" (")[0] for line in comparison.also(results, "bf16")] == [
+        "Also on an H300",
+        "Also on an H200",
+    ]
+
+
+def test_all_that_is_compared_is_in_the_summary(every: ModuleType) -> None:
+    """Each figure that times the library beside something has a row in README; the others cost time alone, or are of
+    choices.
+    """
+    without = {figure.file for figure in every.FIGURES.values()} - set(comparison.COMPARISONS)
+    assert without == {"regret", "hints", "new-shape", "first-call"}
+    results = every.results()
+    rows = summary.table(results).splitlines()[2:]
+    newest = [
+        one for file in comparison.COMPARISONS for one in comparison.compared(file, results(results.newest(file)))
+    ]
+    for one in newest:
+        assert any(row.startswith(f"| {one.what}") for row in rows), one.what
+    assert len(rows) >= len(newest)
+
+
+def test_the_plot_is_of_the_grid_that_is_quoted(
+    every: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the result's name, and the plot of another result is gone."""
+
+    def drawn(record: dict[str, Any], path: Path) -> None:
+        path.write_text("".join(every.attention.plot_title(record["cells"], one) for one in every.attention.DIRECTIONS))
+
+    monkeypatch.setattr(every, "RESULTS", tmp_path)
+    monkeypatch.setattr(every, "is_older", lambda name, record: False)
+    monkeypatch.setattr(every.readme, "DOCUMENTS", ())
+    monkeypatch.setattr(every.attention, "plot", drawn)
+    for name, day, ratio in (("h200-bf16", "2026-11-24", 1.1), ("h100-bf16", "2026-11-27", 1.2)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(grid_record(day, {"FA2": [ratio, ratio]})))
+        every.write()
+        assert every.plots() == [tmp_path / f"{name}.svg"]
+        assert every.plot_fits()
+    (tmp_path / "h100-bf16.json").write_text(json.dumps(grid_record("2026-11-28", {"FA2": [1.3, 1.3]})))
+    assert not every.plot_fits()
 
 
 def test_figures_have_a_name_and_two_ends() -> None:
     """Else the document would keep numbers of another time, and nobody would see it."""
-    results = readme.Results(BENCH / "results", lambda name, record: False)
+    results = Results(BENCH / "results", lambda name, record: False)
     for text in (
         "a <!-- figures: nothing -->1<!-- end of nothing --> b",
         "a <!-- figures: launch -->1<!-- end of lunch --> b",
@@ -185,8 +278,8 @@ def test_long_results_are_compressed(tmp_path: Path) -> None:
         assert [one.name for one in tmp_path.iterdir()] == [f"h200-bf16{suffix}"]
         assert stored.load(path) == record
         assert stored.place(path).name == f"h200-bf16{suffix}"
-        assert readme.Results(tmp_path, lambda name, record: False)("h200-bf16") == record
-        assert readme.Results(tmp_path, lambda name, record: False).has("bf16")
+        assert Results(tmp_path, lambda name, record: False)("h200-bf16") == record
+        assert Results(tmp_path, lambda name, record: False).has("bf16")
     stored.store(path, long)
     stored.place(path).write_bytes(b"no xz")
     with pytest.raises(ValueError, match=r"h200-bf16\.json\.xz"):

@@ -37,14 +37,19 @@ def test_the_bound_is_memory_or_tensor_cores() -> None:
 
 
 def test_the_table_has_a_line_for_each_cell() -> None:
-    """With what the library reaches of the bound, and the peers that took part."""
-    cell = latent.Cell(8, 16, 1, 8192)
-    record: dict[str, Any] = {"copy_tb_s": 2.0, "product_tflop_s": 500.0}
-    us = latent.bound(cell, record)
-    times = {LIBRARY: us / 0.5, latent.PAGED: us / 0.25, "torch": 90.0}
-    record["rows"] = [{"cell": vars(cell), "us": times}]
-    line = latent.table(record).splitlines()[-1]
-    assert line.startswith("| 8 × 16 heads, 1 query on 8,192 keys |")
-    assert "| 0.50 |" in line
-    assert "| 0.25 |" in line
-    assert line.endswith("| torch 90.0 |")
+    """With what the library reaches of the bound, the peers that took part, and the best of them. The worst is first,
+    and what has no peer is last.
+    """
+    cells = [latent.Cell(8, 16, queries, 8192) for queries in (1, 2, 4)]
+    record: dict[str, Any] = {"copy_tb_s": 2.0, "product_tflop_s": 500.0, "rows": []}
+    for cell, beside in zip(cells, ({}, {"torch": 0.9, "FA3": 0.6}, {"torch": 0.4}), strict=True):
+        us = latent.bound(cell, record)
+        times = {LIBRARY: us / 0.5, latent.PAGED: us / 0.25} | {who: us / 0.5 * one for who, one in beside.items()}
+        record["rows"].append({"cell": vars(cell), "us": times})
+    titles, rule, *lines = latent.table(record).splitlines()
+    assert {line.count("|") for line in (titles, rule, *lines)} == {8}
+    assert [line.split(" heads, ")[1].split(" on")[0] for line in lines] == ["4 queries", "2 queries", "1 query"]
+    assert all("| 0.50 |" in line and "| 0.25 |" in line for line in lines)
+    assert [line.split(" | ")[-1] for line in lines] == ["0.40 |", "0.60 |", "– |"]
+    assert lines[2].endswith("| none | – |")
+    assert latent.ratio(record["rows"][1], latent.PAGED) == 0.3
