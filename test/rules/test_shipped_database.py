@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from aotriton.tune.measure.clock import interval
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.winners.audit import audit
 
-RENAMED = Path(__file__).resolve().parents[1] / "data" / "renamed_images.tsv"
+RENAMED = Path(__file__).resolve().parents[1] / "data" / "renamed_images.tsv.xz"
 DATABASE = Path(__file__).resolve().parents[2] / "rules" / "tuning_database.sqlite3"
 LARGEST_ERROR = 0.004  # of a result in bf16, which rounds by 2^-9 of each element
 LARGEST_OF_8_BITS = 0.03  # of one whose weights were rounded to 8 bits, by 2^-4 of each
@@ -295,7 +296,7 @@ def test_certificates_are_within_what_is_allowed() -> None:
 
 def test_renamed_images_have_the_bits_that_were_measured() -> None:
     """An image that has a new name because its source was arranged anew has the checksum that it had."""
-    rows = [row.split("\t") for row in RENAMED.read_text().splitlines()]
+    rows = [row.split("\t") for row in lzma.decompress(RENAMED.read_bytes()).decode().splitlines()]
     with TuningDatabase(DATABASE, readonly=True) as opened:
         checksums = opened.checksums()
     assert len({new for _, new, _ in rows}) == len(rows) > 700
