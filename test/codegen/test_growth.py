@@ -147,7 +147,7 @@ def test_a_failed_run_leaves_the_folder_as_it_was(
     assert main(arguments(project)) == 0
     before = {path.name: path.read_bytes() for path in (project / "out").iterdir()}
     with TuningDatabase(project / "rules" / "tuning.sqlite3") as opened, opened._file.transaction():
-        opened._file.execute("UPDATE winner_row SET source = 'another'")
+        opened._file.execute("UPDATE provenance SET source = 'another'")
 
     def fails(*_given: object) -> str:
         raise ValueError("the last file cannot be made")

@@ -75,7 +75,9 @@ BAD_WINNERS = [
 @pytest.mark.parametrize(("column", "value"), BAD_WINNERS)
 def test_a_winner_that_will_not_do_is_named(path: Path, column: str, value: object) -> None:
     """File, table, row and column, whatever is wrong with the value."""
-    table = {"image": "image_row", "config": "config"}.get(column, "winner_row")
+    tables = {"image": "image_row", "config": "config"}
+    tables |= dict.fromkeys(("provenance", "source", "measured"), "provenance")
+    table = tables.get(column, "winner_row")
     change(path, f"UPDATE {table} SET {'name' if column == 'image' else column} = ?", value)
     with TuningDatabase(path, readonly=True) as database, pytest.raises(TuningDatabaseError) as caught:
         database.winners()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -434,7 +435,7 @@ def test_version_1_is_migrated_with_every_row(path: Path) -> None:
     Measurements stay append-only, every reference is to a row that is there, and the file is one of this version.
     """
     version_1(path)
-    unchanged(path, True, "schema is version 1, older than 4")
+    unchanged(path, True, "schema is version 1, older than 5")
     with TuningDatabase(path) as database:
 
         def rows(sql: str) -> list[Any]:
@@ -458,13 +459,18 @@ def test_version_1_is_migrated_with_every_row(path: Path) -> None:
             database._file.execute("DELETE FROM measurement")
         assert database.evidence.samples_of(1) == (10.0, 10.5)
         assert begin(database) == 4
+    assert is_of_today(path)
+
+
+def is_of_today(path: Path) -> bool:
+    """Whether tables and views are those of a new file."""
     fresh = path.with_name("fresh.sqlite3")
     TuningDatabase(fresh).close()
     schemas = [
         sorted(sqlite3.connect(one).execute("SELECT name, sql FROM sqlite_master WHERE sql <> ''"))
         for one in (path, fresh)
     ]
-    assert schemas[0] == schemas[1]
+    return schemas[0] == schemas[1]
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -495,6 +501,134 @@ def test_migrated_winners_have_the_product_that_measured_them(path: Path) -> Non
     measured = found["sm_90", "T=bf16", BIN]
     assert (measured.median_us, measured.runners_up) == (11.0, (("BLOCK_M=128", 12.5),))
     assert (measured.shape, measured.measured, measured.low_us) == ('{"batch": 1}', "2026-05-03", 0.0)
+
+
+# What was another one in version 4, with what the views of today show.
+VERSION_4 = """
+    CREATE TEMP TABLE images AS SELECT i.id, i.name, r.config, i.sha256, i.registers, i.spills, i.shared, i.timed
+        FROM image i JOIN image_row r ON r.id = i.id;
+    CREATE TEMP TABLE winners AS
+        SELECT w.functional, w.product, w.bin, w.image, v.provenance, v.source, w.median_us, w.runners_up, w.low_us,
+            w.high_us, w.shape, v.measured FROM winner_row w JOIN provenance v ON v.id = w.provenance;
+    CREATE TEMP TABLE medians AS
+        SELECT m.id, m.functional, m.product, m.bin, m.image, m.median_us, v.measured
+        FROM median_row m JOIN provenance v ON v.id = m.provenance;
+    DROP VIEW image; DROP VIEW winner; DROP VIEW median;
+    DROP TABLE image_row; DROP TABLE winner_row; DROP TABLE median_row; DROP TABLE provenance;
+    CREATE TABLE image_row (
+        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, config INTEGER NOT NULL REFERENCES config, sha256 TEXT,
+        registers INTEGER, spills INTEGER, shared INTEGER, timed INTEGER NOT NULL CHECK (timed IN (0, 1)));
+    CREATE VIEW image AS SELECT i.id, i.name, c.config, i.sha256, i.registers, i.spills, i.shared, i.timed
+        FROM image_row i JOIN config c ON c.id = i.config;
+    CREATE TABLE winner_row (
+        functional INTEGER NOT NULL REFERENCES functional, product INTEGER NOT NULL REFERENCES product,
+        bin INTEGER NOT NULL REFERENCES bin, image INTEGER NOT NULL REFERENCES image_row,
+        provenance TEXT NOT NULL CHECK (provenance IN ('measured', 'predicted', 'imported')),
+        source TEXT NOT NULL, median_us REAL NOT NULL, runners_up TEXT NOT NULL, low_us REAL NOT NULL,
+        high_us REAL NOT NULL, shape TEXT NOT NULL, measured TEXT NOT NULL,
+        PRIMARY KEY (functional, product, bin)) WITHOUT ROWID;
+    CREATE VIEW winner AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin, i.name AS image, c.config,
+            w.provenance, w.source, w.median_us, w.runners_up, w.low_us, w.high_us, w.shape, w.measured
+        FROM winner_row w JOIN functional f ON f.id = w.functional JOIN product p ON p.id = w.product
+        JOIN bin b ON b.id = w.bin JOIN image_row i ON i.id = w.image JOIN config c ON c.id = i.config;
+    CREATE TABLE median_row (
+        id INTEGER PRIMARY KEY, functional INTEGER NOT NULL REFERENCES functional,
+        product INTEGER NOT NULL REFERENCES product, bin INTEGER NOT NULL REFERENCES bin,
+        image INTEGER NOT NULL REFERENCES image_row, median_us REAL NOT NULL CHECK (median_us > 0),
+        measured TEXT NOT NULL);
+    CREATE VIEW median AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin, i.name AS image, c.config,
+            m.median_us, m.measured
+        FROM median_row m JOIN functional f ON f.id = m.functional JOIN product p ON p.id = m.product
+        JOIN bin b ON b.id = m.bin JOIN image_row i ON i.id = m.image JOIN config c ON c.id = i.config
+        ORDER BY m.id;
+    INSERT INTO image_row SELECT * FROM images;
+    INSERT INTO winner_row SELECT * FROM winners;
+    INSERT INTO median_row SELECT * FROM medians;
+    PRAGMA user_version = 4;
+"""
+COMPILED = {f"image_{number}": f"{number:064x}" for number in range(500)}  # and not measured
+SHOWN = ("winner", "median", "image", "certificate", "model", "product", "session")
+
+
+def version_4(path: Path) -> dict[str, list[Any]]:
+    """A file from before checksums and provenances were packed, and its rows by table or view."""
+    with TuningDatabase(path) as database:
+        cell = "sm_90", "mine", "T=bf16", BIN
+        number = database.evidence.problem_id(*cell, {"batch": 1})
+        image = database.evidence.image_id("mine_sm_90_1", "BLOCK_M=64 num_warps=4", "0a" * 32, 64, 0, 1024)
+        database.evidence.record(Measurement(number, image, begin(database), "sweep", "ok", 10.0, [10.0], 1e-3, 2e-3))
+        measured = replace(winner(image="mine_sm_90_1"), kernel="mine")
+        predicted = replace(winner("predicted", "another"), source="static model", measured="")
+        database.put_winners([measured, predicted, replace(predicted, bin="a third"), winner("imported", "a fourth")])
+        model = Model("sm_90", "stand-in", "mine", "mine", "T=bf16", "mine_sm_90_1", "waves", 2, (1.0,), 0.04, 80)
+        database.put_models([model], ("sm_90", "stand-in", "mine"))
+    connection = sqlite3.connect(path)
+    connection.executescript(VERSION_4)
+    connection.executemany("INSERT INTO image_row VALUES (NULL, ?, 1, ?, 64, 0, 1024, 0)", COMPILED.items())
+    connection.commit()
+    connection.close()
+    return shown(path)
+
+
+def shown(path: Path) -> dict[str, list[Any]]:
+    connection = sqlite3.connect(path)
+    found = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in SHOWN}
+    connection.close()
+    return found
+
+
+def test_version_4_is_migrated_with_every_row(path: Path) -> None:
+    """What the views show is what it was. Checksums and provenances take less room; images that were only compiled are
+    found in the decisions, where the local evidence was lost.
+    """
+    before = version_4(path)
+    assert all(before.values())
+    assert {row[3] for row in before["image"]} == {"0a" * 32, None, *COMPILED.values()}
+    unchanged(path, True, "schema is version 4, older than 5")
+    (archive.folder_of(path) / local.NAME).unlink()
+    with TuningDatabase(path) as database:
+        assert database.evidence.unmeasured_images() == set(COMPILED)
+        kinds = database._file.execute("SELECT DISTINCT typeof(sha256) FROM image_row ORDER BY 1").fetchall()
+        assert kinds == [("blob",), ("null",)]
+        assert database._file.value("SELECT count(*) FROM provenance") == 4
+        assert database._file.execute("PRAGMA main.foreign_key_check").fetchall() == []
+        assert database._file.value("PRAGMA main.freelist_count") == 0
+    assert shown(path) == before
+    assert is_of_today(path)
+
+
+def test_a_migration_of_version_4_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a step fails or the evidence is not there."""
+    before = version_4(path), path.read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(older, "MIGRATIONS_APART", (older.MIGRATIONS_APART[0] + "SELECT no_such_function();",))
+        with pytest.raises(TuningDatabaseError, match="no_such_function"):
+            TuningDatabase(path)
+    kept = archive.folder_of(path).rename(path.parent / "kept")
+    with pytest.raises(TuningDatabaseError, match="1 sessions of measurements that it rests on are not in"):
+        TuningDatabase(path)
+    assert (shown(path), path.read_bytes()) == before
+    shutil.rmtree(archive.folder_of(path))
+    kept.rename(archive.folder_of(path))
+    TuningDatabase(path).close()
+    assert shown(path) == before[0]
+
+
+def test_a_file_of_version_4_is_read_and_left_as_it_is(path: Path) -> None:
+    """Its decisions without the evidence; with it, the file is merged."""
+    version_4(path)
+    before, other = path.read_bytes(), path.with_name("other.sqlite3")
+    with TuningDatabase(other) as database:
+        assert database.merge(path, own=True) == 1
+        winners = database.winners()
+        assert len(winners) == 4
+        assert len(database.evidence.outcomes()) == len(database.models()) == 1
+    shutil.rmtree(archive.folder_of(path))
+    with tuning.decisions(path) as decided:
+        assert decided.winners() == winners
+        assert len(decided.medians("sm_90", "mine", "stand-in")) == 1
+    assert path.read_bytes() == before
+    assert not archive.folder_of(path).exists()
 
 
 def test_a_device_is_listed_once(path: Path) -> None:
@@ -622,7 +756,7 @@ def test_the_dump_is_stable_text_with_winners_first(path: Path) -> None:
         database.put_winners([winner(bin="b"), winner(bin="a")])
     dump = [sys.executable, "-S", "-E", str(ROOT / "rules" / "dump.py"), str(path)]  # -S: no site-packages
     lines = subprocess.run(dump, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert lines[0] == "schema version 4"
+    assert lines[0] == "schema version 5"
     assert [line.split(":")[0] for line in lines[1:]] == ["winner", "winner", "product", "image", "session"]
     assert "| bin a |" in lines[1]
     assert "provenance measured" in lines[1]

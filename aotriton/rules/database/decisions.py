@@ -118,18 +118,17 @@ def put_winners(file: File, winners: Iterable[Winner], over: bool = True) -> Non
             "product": product_id(file, winner.arch, winner.product),
             "bin": file.id_of("main.bin", {"bin": winner.bin}),
             "image": _image_id(file, winner.image, winner.config),
-            "provenance": winner.provenance,
-            "source": winner.source,
+            "provenance": provenance_id(file, winner.provenance, winner.source, winner.measured),
             "runners_up": json.dumps([(config, float(f"{median:.5g}")) for config, median in winner.runners_up]),
             "shape": winner.shape,
-            "measured": winner.measured,
         }
         row |= {name: float(f"{getattr(winner, name):.5g}") for name in ("median_us", "low_us", "high_us")}
         updates = "UPDATE SET " + ", ".join(f"{name} = excluded.{name}" for name in row)
-        allowed = " WHERE provenance <> 'measured' OR excluded.provenance = 'measured'"
+        if winner.provenance != "measured":
+            updates += " WHERE provenance NOT IN (SELECT id FROM main.provenance WHERE provenance = 'measured')"
         file.execute(
             f"INSERT INTO main.winner_row ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
-            f" ON CONFLICT DO {updates + allowed if over else 'NOTHING'}",
+            f" ON CONFLICT DO {updates if over else 'NOTHING'}",
             list(row.values()),
         )
 
@@ -145,6 +144,10 @@ def product_id(file: File, arch: str, name: str) -> int:
         return int(str(known))
     row = {"arch": arch, "name": name, "multiprocessors": arch_spec(arch).multiprocessors}
     return file.insert("main.product", row)
+
+
+def provenance_id(file: File, provenance: str, source: str, measured: str) -> int:
+    return file.id_of("main.provenance", {"provenance": provenance, "source": source, "measured": measured})
 
 
 def _image_id(file: File, name: str, config: str) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from aotriton.rules.database.decisions import Decisions, config_id, functional_id, product_id
+from aotriton.rules.database.decisions import Decisions, config_id, functional_id, product_id, provenance_id
 from aotriton.rules.database.evidence import Evidence
 from aotriton.rules.database.rows import Outcome, Winner, latest_medians
 from aotriton.rules.database.schema import MEASURED, counts
@@ -132,7 +132,7 @@ def _add_images(file: File, names: set[str]) -> None:
     known = {str(name) for (name,) in file.execute("SELECT name FROM main.image_row")}
     wanted = names | {str(name) for (name,) in file.execute("SELECT image FROM main.model")}
     found = file.execute(
-        "SELECT e.name, e.config, e.sha256, e.registers, e.spills, e.shared, t.timed FROM evidence.image e"
+        "SELECT e.name, e.config, unhex(e.sha256), e.registers, e.spills, e.shared, t.timed FROM evidence.image e"
         " LEFT JOIN (SELECT m.image, max(m.status = 'ok') AS timed FROM evidence.measurement m"
         f" JOIN evidence.session s ON s.id = m.session WHERE {counts('s')} GROUP BY m.image) t"
         " ON t.image = e.id ORDER BY e.id"
@@ -166,14 +166,16 @@ def _put_medians(file: File, arch: str, kernel: str, medians: Mapping[str, list[
     numbers = {one: functional_id(file, arch, kernel, one) for one in sorted(functionals)}
     bins = {one.bin for outcomes in medians.values() for one in outcomes}
     places = {one: file.id_of("main.bin", {"bin": one}) for one in sorted(bins)}
+    days = {one.started[:10] for outcomes in medians.values() for one in outcomes}
+    measured = {day: provenance_id(file, "measured", "", day) for day in sorted(days)}
     rows = []
     for name, outcomes in sorted(medians.items()):
         product = product_id(file, arch, name)
         for one in outcomes:
             cell = numbers[one.functional], product, places[one.bin]
-            rows.append((*cell, images[one.image], float(one.median_us or 0), one.started[:10]))
+            rows.append((*cell, images[one.image], float(one.median_us or 0), measured[one.started[:10]]))
     own = "functional IN (SELECT id FROM functional WHERE (arch, kernel) = (?, ?))"
-    columns = "functional, product, bin, image, median_us, measured"
+    columns = "functional, product, bin, image, median_us, provenance"
     if (
         rows
         != file.execute(f"SELECT {columns} FROM main.median_row WHERE {own} ORDER BY id", [arch, kernel]).fetchall()

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from aotriton.rules.database import archive
-from aotriton.rules.database.schema import EVIDENCE, EVIDENCE_1_TO_2, EVIDENCE_VERSION, MARKS, VERSION
+from aotriton.rules.database.schema import APART, EVIDENCE, EVIDENCE_1_TO_2, EVIDENCE_VERSION, MARKS
 from aotriton.rules.database.sqlite_file import File, TuningDatabaseError
 
 APPLICATION_ID = 0x414F5445  # "AOTE"
@@ -74,7 +74,7 @@ def _refresh(path: Path, folder: Path, database: Path) -> None:
                 file.make(EVIDENCE, EVIDENCE_VERSION)
                 file.script(MARKS)
             archive.load(file, folder, [name for name, size in there.items() if known.get(name) != size])
-            if file.value("PRAGMA decisions.user_version") == VERSION:
+            if int(str(file.value("PRAGMA decisions.user_version"))) >= APART:
                 # Images that were compiled and not measured are in no session.
                 file.execute(
                     "INSERT INTO image (name, config, sha256, registers, spills, shared)"

@@ -1,4 +1,4 @@
-"""Tuning databases of versions 1 to 3, in which decisions and evidence were in one file."""
+"""Tuning databases of older versions. In those up to 3, decisions and evidence were in one file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aotriton.rules.database import rows
 from aotriton.rules.database.rows import Winner
-from aotriton.rules.database.schema import EVIDENCE_1_TO_2
+from aotriton.rules.database.schema import APART, EVIDENCE_1_TO_2, VERSION
 from aotriton.rules.database.sqlite_file import APPLICATION_ID, File
 
 # Step n takes a file from version n to n + 1. No step is ever edited.
@@ -126,19 +126,91 @@ MIGRATIONS = (
     """,
 )
 
+# The same from version 4 on. A table is copied and made again under its name, to which others refer.
+MIGRATIONS_APART = (
+    # Checksums were text, and every winner and median had the text of its provenance.
+    """
+    DROP VIEW main.image;
+    DROP VIEW main.winner;
+    DROP VIEW main.median;
+    CREATE TEMP TABLE older_image AS SELECT * FROM main.image_row;
+    CREATE TEMP TABLE older_winner AS SELECT * FROM main.winner_row;
+    CREATE TEMP TABLE older_median AS SELECT * FROM main.median_row;
+    DROP TABLE main.image_row;
+    DROP TABLE main.winner_row;
+    DROP TABLE main.median_row;
+    CREATE TABLE provenance (
+        id INTEGER PRIMARY KEY, provenance TEXT NOT NULL CHECK (provenance IN ('measured', 'predicted', 'imported')),
+        source TEXT NOT NULL, measured TEXT NOT NULL, UNIQUE (provenance, source, measured));
+    CREATE TABLE image_row (
+        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, config INTEGER NOT NULL REFERENCES config, sha256 BLOB,
+        registers INTEGER, spills INTEGER, shared INTEGER, timed INTEGER NOT NULL CHECK (timed IN (0, 1)));
+    CREATE TABLE winner_row (
+        functional INTEGER NOT NULL REFERENCES functional, product INTEGER NOT NULL REFERENCES product,
+        bin INTEGER NOT NULL REFERENCES bin, image INTEGER NOT NULL REFERENCES image_row,
+        provenance INTEGER NOT NULL REFERENCES provenance, median_us REAL NOT NULL, runners_up TEXT NOT NULL,
+        low_us REAL NOT NULL, high_us REAL NOT NULL, shape TEXT NOT NULL,
+        PRIMARY KEY (functional, product, bin)) WITHOUT ROWID;
+    CREATE TABLE median_row (
+        id INTEGER PRIMARY KEY, functional INTEGER NOT NULL REFERENCES functional,
+        product INTEGER NOT NULL REFERENCES product, bin INTEGER NOT NULL REFERENCES bin,
+        image INTEGER NOT NULL REFERENCES image_row, median_us REAL NOT NULL CHECK (median_us > 0),
+        provenance INTEGER NOT NULL REFERENCES provenance);
+    INSERT INTO provenance (provenance, source, measured)
+        SELECT provenance, source, measured FROM older_winner
+        UNION SELECT 'measured', '', measured FROM older_median ORDER BY 1, 2, 3;
+    INSERT INTO image_row SELECT id, name, config, unhex(sha256), registers, spills, shared, timed FROM older_image;
+    INSERT INTO winner_row
+        SELECT w.functional, w.product, w.bin, w.image, v.id, w.median_us, w.runners_up, w.low_us, w.high_us, w.shape
+        FROM older_winner w JOIN provenance v USING (provenance, source, measured);
+    INSERT INTO median_row
+        SELECT m.id, m.functional, m.product, m.bin, m.image, m.median_us, v.id FROM older_median m
+        JOIN provenance v ON (v.provenance, v.source, v.measured) = ('measured', '', m.measured);
+    DROP TABLE temp.older_image;
+    DROP TABLE temp.older_winner;
+    DROP TABLE temp.older_median;
+    CREATE VIEW image AS SELECT i.id, i.name, c.config,
+            CASE WHEN i.sha256 IS NOT NULL THEN lower(hex(i.sha256)) END AS sha256,
+            i.registers, i.spills, i.shared, i.timed
+        FROM image_row i JOIN config c ON c.id = i.config;
+    CREATE VIEW winner AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin, i.name AS image, c.config,
+            v.provenance, v.source, w.median_us, w.runners_up, w.low_us, w.high_us, w.shape, v.measured
+        FROM winner_row w JOIN functional f ON f.id = w.functional JOIN product p ON p.id = w.product
+        JOIN bin b ON b.id = w.bin JOIN image_row i ON i.id = w.image JOIN config c ON c.id = i.config
+        JOIN provenance v ON v.id = w.provenance;
+    CREATE VIEW median AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin, i.name AS image, c.config,
+            m.median_us, v.measured
+        FROM median_row m JOIN functional f ON f.id = m.functional JOIN product p ON p.id = m.product
+        JOIN bin b ON b.id = m.bin JOIN image_row i ON i.id = m.image JOIN config c ON c.id = i.config
+        JOIN provenance v ON v.id = m.provenance ORDER BY m.id;
+    """,
+)
+
+
+def migrate(file: File) -> None:
+    """Brings a file of version 4 or later to that of today. Within a transaction, while foreign keys are off."""
+    for step in MIGRATIONS_APART[file.version() - APART :]:
+        file.script(step)
+    file.execute(f"PRAGMA user_version = {VERSION}")
+
 
 def copy(path: Path, to: Path) -> None:
-    """Copies a file of version 1 to 3 and brings the copy to version 3, its evidence to what evidence is now."""
+    """Copies an older file and brings the copy to version 3, its evidence to what evidence is now, or to that of today
+    if the evidence is in files of its own.
+    """
     source, made = File(path, True, APPLICATION_ID), File(to, False, APPLICATION_ID)
     try:
         with source.errors():
             source.backup(made)
             made.execute("PRAGMA foreign_keys = OFF")  # a step makes tables anew that others refer to
             with made.transaction():
-                for step in MIGRATIONS[made.version() :]:
-                    made.script(step)
-                made.script(EVIDENCE_1_TO_2)
-                made.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+                if made.version() >= APART:
+                    migrate(made)
+                else:
+                    for step in MIGRATIONS[made.version() :]:
+                        made.script(step)
+                    made.script(EVIDENCE_1_TO_2)
+                    made.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
     finally:
         source.close()
         made.close()

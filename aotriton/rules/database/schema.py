@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-VERSION = 4  # of the database; up to 3, the evidence was in the same file
+VERSION = 5  # of the database
+APART = 4  # the first version whose evidence is in files of its own
 
 # What code generation reads. A text that thousands of rows share stands once; the views have it in place of its id.
 DECISIONS = """
@@ -19,21 +20,26 @@ DECISIONS = """
     CREATE TABLE bin (id INTEGER PRIMARY KEY, bin TEXT NOT NULL UNIQUE);
     CREATE TABLE config (id INTEGER PRIMARY KEY, config TEXT NOT NULL UNIQUE);
     CREATE TABLE image_row (
-        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, config INTEGER NOT NULL REFERENCES config, sha256 TEXT,
+        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, config INTEGER NOT NULL REFERENCES config, sha256 BLOB,
         registers INTEGER, spills INTEGER, shared INTEGER, timed INTEGER NOT NULL CHECK (timed IN (0, 1)));
-    CREATE VIEW image AS SELECT i.id, i.name, c.config, i.sha256, i.registers, i.spills, i.shared, i.timed
+    CREATE VIEW image AS SELECT i.id, i.name, c.config,
+            CASE WHEN i.sha256 IS NOT NULL THEN lower(hex(i.sha256)) END AS sha256,
+            i.registers, i.spills, i.shared, i.timed
         FROM image_row i JOIN config c ON c.id = i.config;
+    CREATE TABLE provenance (
+        id INTEGER PRIMARY KEY, provenance TEXT NOT NULL CHECK (provenance IN ('measured', 'predicted', 'imported')),
+        source TEXT NOT NULL, measured TEXT NOT NULL, UNIQUE (provenance, source, measured));
     CREATE TABLE winner_row (
         functional INTEGER NOT NULL REFERENCES functional, product INTEGER NOT NULL REFERENCES product,
         bin INTEGER NOT NULL REFERENCES bin, image INTEGER NOT NULL REFERENCES image_row,
-        provenance TEXT NOT NULL CHECK (provenance IN ('measured', 'predicted', 'imported')),
-        source TEXT NOT NULL, median_us REAL NOT NULL, runners_up TEXT NOT NULL, low_us REAL NOT NULL,
-        high_us REAL NOT NULL, shape TEXT NOT NULL, measured TEXT NOT NULL,
+        provenance INTEGER NOT NULL REFERENCES provenance, median_us REAL NOT NULL, runners_up TEXT NOT NULL,
+        low_us REAL NOT NULL, high_us REAL NOT NULL, shape TEXT NOT NULL,
         PRIMARY KEY (functional, product, bin)) WITHOUT ROWID;
     CREATE VIEW winner AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin, i.name AS image, c.config,
-            w.provenance, w.source, w.median_us, w.runners_up, w.low_us, w.high_us, w.shape, w.measured
+            v.provenance, v.source, w.median_us, w.runners_up, w.low_us, w.high_us, w.shape, v.measured
         FROM winner_row w JOIN functional f ON f.id = w.functional JOIN product p ON p.id = w.product
-        JOIN bin b ON b.id = w.bin JOIN image_row i ON i.id = w.image JOIN config c ON c.id = i.config;
+        JOIN bin b ON b.id = w.bin JOIN image_row i ON i.id = w.image JOIN config c ON c.id = i.config
+        JOIN provenance v ON v.id = w.provenance;
     CREATE TABLE model (
         arch TEXT NOT NULL, product TEXT NOT NULL, operator TEXT NOT NULL, kernel TEXT NOT NULL,
         functional TEXT NOT NULL, image TEXT NOT NULL, form TEXT NOT NULL, occupancy INTEGER NOT NULL,
@@ -43,12 +49,12 @@ DECISIONS = """
         id INTEGER PRIMARY KEY, functional INTEGER NOT NULL REFERENCES functional,
         product INTEGER NOT NULL REFERENCES product, bin INTEGER NOT NULL REFERENCES bin,
         image INTEGER NOT NULL REFERENCES image_row, median_us REAL NOT NULL CHECK (median_us > 0),
-        measured TEXT NOT NULL);
+        provenance INTEGER NOT NULL REFERENCES provenance);
     CREATE VIEW median AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin, i.name AS image, c.config,
-            m.median_us, m.measured
+            m.median_us, v.measured
         FROM median_row m JOIN functional f ON f.id = m.functional JOIN product p ON p.id = m.product
         JOIN bin b ON b.id = m.bin JOIN image_row i ON i.id = m.image JOIN config c ON c.id = i.config
-        ORDER BY m.id;
+        JOIN provenance v ON v.id = m.provenance ORDER BY m.id;
     CREATE TABLE certificate_row (
         image INTEGER NOT NULL REFERENCES image_row, product TEXT NOT NULL, day TEXT NOT NULL,
         problems INTEGER NOT NULL, checks INTEGER NOT NULL, error REAL NOT NULL, allowed REAL NOT NULL,

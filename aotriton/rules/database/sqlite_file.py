@@ -35,6 +35,7 @@ class File:
                 timeout=60,  # seconds to wait for another writer, whose transactions take milliseconds
                 isolation_level=None,
             )
+            connection.create_function("unhex", 1, _unhex, deterministic=True)  # SQLite has its own from 3.41 on
             self._db = sqlite_utils.Database(connection)
 
     def close(self) -> None:
@@ -158,6 +159,14 @@ class File:
                 self._db.conn.rollback()
                 raise
             self._db.conn.commit()
+
+
+def _unhex(digits: str | None) -> bytes | str | None:
+    """The bytes; what is no hexadecimal number stays what it is, and who reads it finds that."""
+    try:
+        return None if digits is None else bytes.fromhex(digits)
+    except ValueError:
+        return digits
 
 
 def where(wanted: Mapping[str, object]) -> tuple[str, list[object]]:

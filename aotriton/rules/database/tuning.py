@@ -21,7 +21,7 @@ from aotriton.rules.database.derive import derive
 from aotriton.rules.database.evidence import Evidence
 from aotriton.rules.database.exchange import Exchange
 from aotriton.rules.database.rows import Model, Product, Session, Winner
-from aotriton.rules.database.schema import DECISIONS, DISTRUST, MERGE, UNKNOWN, VERSION
+from aotriton.rules.database.schema import APART, DECISIONS, DISTRUST, MERGE, UNKNOWN, VERSION
 from aotriton.rules.database.sqlite_file import APPLICATION_ID, File, TuningDatabaseError, left_behind
 
 
@@ -76,15 +76,19 @@ class TuningDatabase(Decisions):
             self._file.execute("ATTACH ? AS evidence", [f"{unpacked.absolute().as_uri()}?mode={mode}"])
 
     def _make(self) -> None:
-        """Makes the tables if there are none, and takes an older file apart into decisions and evidence."""
+        """Makes the tables if there are none, and migrates an older file; one of both parts is taken apart."""
         if self._file.version() < VERSION:
             with TemporaryDirectory() as folder, self._file.errors():
                 copied = Path(folder) / "older.sqlite3"
-                if not self._file.is_empty():
+                if 0 < self._file.version() < APART:
                     older.copy(self.path, copied)
                 self._file.execute("PRAGMA foreign_keys = OFF")  # tables are dropped that others refer to
                 with self._attached(copied), self._file.transaction():
-                    if self._file.version() < VERSION:  # read again: another process may have been faster
+                    version = self._file.version()  # read again: another process may have been faster
+                    if APART <= version < VERSION:
+                        self._check_evidence()
+                        older.migrate(self._file)
+                    elif version < VERSION:
                         self._file.drop_tables("main")
                         self._file.make(DECISIONS, VERSION)
                         if copied.exists():
@@ -93,6 +97,8 @@ class TuningDatabase(Decisions):
                             put_winners(self._file, found)
                             self._file.execute("INSERT INTO main.model SELECT * FROM other.model")
                             self._decided |= {(one.arch, one.kernel) for one in found}
+                if version >= APART:
+                    self._shrink()
         self._file.execute("PRAGMA foreign_keys = ON")
 
     def _check_evidence(self) -> None:
@@ -131,8 +137,11 @@ class TuningDatabase(Decisions):
             archive.pack(self._file, "evidence", archive.folder_of(self.path), sessions)
         self._decided.clear()
         if changed:
-            with suppress(sqlite3.OperationalError):  # another process is reading: the file is larger than it could be
-                self._file.execute("VACUUM main")
+            self._shrink()
+
+    def _shrink(self) -> None:
+        with suppress(sqlite3.OperationalError):  # another process is reading: the file is larger than it could be
+            self._file.execute("VACUUM main")
 
     def products(self, arch: str | None = None) -> list[Product]:
         known = {(one.name, one.arch): one for one in (*super().products(), *self.evidence.products())}
@@ -342,32 +351,44 @@ class TuningDatabase(Decisions):
 @contextmanager
 def decisions(path: Path) -> Iterator[Decisions]:
     """The decisions of the database at ``path``, which may be older; its evidence need not be there."""
-    file = File(path, True, APPLICATION_ID)
-    try:
-        version = file.version()
-    finally:
-        file.close()
-    with Decisions(path) if version == VERSION else _readable(path) as opened:
-        yield opened
+    version = _version(path)
+    with ExitStack() as stack:
+        if APART <= version < VERSION:
+            path = stack.enter_context(_migrated(path))
+        yield stack.enter_context(Decisions(path) if version >= APART else _readable(path))
 
 
 @contextmanager
 def _readable(path: Path) -> Iterator[TuningDatabase]:
     """The database at ``path``, open for reading; if it is older, a copy that is migrated."""
-    file = File(path, True, APPLICATION_ID)
-    try:
-        check_version(file)
-        version = file.version()
-    finally:
-        file.close()
+    version = _version(path)
     if version == VERSION:
         with TuningDatabase(path, readonly=True) as database:
             yield database
         return
+    with _migrated(path) as copy:
+        if version >= APART and archive.folder_of(path).is_dir():
+            shutil.copytree(archive.folder_of(path), archive.folder_of(copy))
+        with TuningDatabase(copy, readonly=version >= APART) as database:
+            yield database
+
+
+@contextmanager
+def _migrated(path: Path) -> Iterator[Path]:
+    """A copy of an older database, migrated; without the evidence that is in files of its own."""
     if left := left_behind(path, "-wal"):
         raise TuningDatabaseError(f"{path}: {left}")
     with TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         older.copy(path, copy)
-        with TuningDatabase(copy) as database:
-            yield database
+        yield copy
+
+
+def _version(path: Path) -> int:
+    """TuningDatabaseError if the file is none of this or an older version of the program."""
+    file = File(path, True, APPLICATION_ID)
+    try:
+        check_version(file)
+        return file.version()
+    finally:
+        file.close()
