@@ -23,6 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
+import stored
 from contenders import LIBRARY, PEERS, Contender, contenders
 
 from aotriton.tune.measure.clock import GpuClock
@@ -312,8 +313,7 @@ def plot(record: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams["svg.hashsalt"] = "aotriton"  # the same record gives the same file
-    plt.rcParams["svg.fonttype"] = "none"
+    plt.rcParams.update(stored.PLOT)
     figure, panels = plt.subplots(2, 1, figsize=(13, 8), layout="constrained")
     for panel, direction in zip(panels, DIRECTIONS, strict=True):
         cells = [cell for cell in record["cells"] if cell["direction"] == direction]

@@ -435,6 +435,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
+    plt.rcParams.update(stored.PLOT)
     figure, axes = plt.subplots(figsize=(9, 5.5))
     for arm, by_problem in result["arms"].items():
         each = [curve(runs) for runs in by_problem.values()]

@@ -10,6 +10,8 @@ from typing import Any
 
 MOST_INDENTED = 10_000  # characters of a result; in longer ones spaces would be a third of the file
 MOST_PLAIN = 65_536  # characters
+# Settings of matplotlib, with which a plot is small, and the same whenever it is drawn from the same result.
+PLOT = {"svg.hashsalt": "aotriton", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
 
 
 def place(path: Path) -> Path:
