@@ -259,7 +259,7 @@ TEST("a backend that cannot serve the call, or that the operator has not, is ref
   CHECK_EQ(
       refused("backend=halves"),
       "attn_fwd: hint backend=halves: its backends are portable, hopper, hopper_slim, portable_slim, hopper_features, "
-      "decode, split, hopper_planned, invariant, latent, hopper_fp8");
+      "decode, split, hopper_planned, invariant, hopper_latent, latent, hopper_fp8");
 }
 
 TEST("what is excluded does not run, be it a backend, a kernel or an image") {
@@ -316,8 +316,8 @@ TEST("a call that is left nothing is refused, with what is in the way of each ba
       "(attn_fwd_hopper_features); decode: this build has no images of it for the arch (attn_fwd_decode); split: this "
       "build has no images of it for the arch (attn_fwd_split); hopper_planned: this build has no images of it for the "
       "arch (attn_fwd_plan); invariant: it is for calls with the hint batch_invariant (attn_fwd_invariant); "
-      "latent: it is for head_dim 576 with head_dim_v 512 (attn_fwd_latent); hopper_fp8: it has no image for this "
-      "choice (attn_fwd_turn)");
+      "hopper_latent: it is for head_dim 576 with head_dim_v 512 (attn_fwd_hopper_latent); latent: it is for head_dim "
+      "576 with head_dim_v 512 (attn_fwd_latent); hopper_fp8: it has no image for this choice (attn_fwd_turn)");
   start("cuda");
   gemm_params p;
   p.a = Tensor<3>(pointer(address_of(1)), DType::bfloat16, {1, 64, 64}, {4096, 64, 1});

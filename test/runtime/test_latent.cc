@@ -56,13 +56,35 @@ TEST("a step of latent attention launches its own kernel, and one that combines 
       CHECK(bytes > 0);
       CHECK_EQ(attn_fwd(p, {}), Error::success);
       CHECK_EQ(recording.launches.size(), 2u);
-      CHECK_EQ(recording.launches.at(0).entry, std::string(paged ? "attn_fwd_latent_paged" : "attn_fwd_latent"));
+      const bool hopper = vendor == std::string("cuda");
+      const std::string entry = hopper ? "attn_fwd_hopper_latent" : "attn_fwd_latent";
+      CHECK_EQ(recording.launches.at(0).entry, entry + (paged ? "_paged" : ""));
       CHECK_EQ(recording.launches.at(1).entry, std::string("attn_fwd_combine"));
-      CHECK_EQ(recording.launches.at(0).argument<void*>(1), p.k.data);
-      CHECK_EQ(recording.launches.at(0).argument<void*>(2), p.out.data);
+      CHECK_EQ(recording.launches.at(0).argument<void*>(0), p.q.data);
+      if (!hopper) CHECK_EQ(recording.launches.at(0).argument<void*>(1), p.k.data);
       CHECK_EQ(recording.launches.at(1).grid[0], 4u * 16);
     }
   }
+}
+
+TEST("what the kernel for Hopper does not serve goes to the other one: softcap, and queries that are not aligned") {
+  Recording& recording = start("cuda");
+  attn_fwd_params p = latent_call();
+  p.features.softcap = 30;
+  CHECK_EQ(attn_fwd(p, {}), Error::success);
+  CHECK_EQ(recording.launches.at(0).entry, std::string("attn_fwd_latent"));
+  p = latent_call();
+  p.q.data = static_cast<char*>(p.q.data) + 2;
+  CHECK_EQ(attn_fwd(p, {}), Error::success);
+  CHECK_EQ(recording.launches.at(2).entry, std::string("attn_fwd_latent"));
+}
+
+TEST("sequences whose lengths are in device memory run on the kernel for Hopper, too") {
+  Recording& recording = start("cuda");
+  attn_fwd_params p = latent_call();
+  p.features.seqused_k = {pointer(address_of(7)), AOTRITON_INT32, {4}, {1}};
+  CHECK_EQ(attn_fwd(p, {}), Error::success);
+  CHECK_EQ(recording.launches.at(0).entry, std::string("attn_fwd_hopper_latent"));
 }
 
 TEST("a call whose keys are not split needs no workspace") {

@@ -46,14 +46,15 @@ float total_of(std::span<const Selection> selections) {
   return total;
 }
 
-// The call's value of a choice, as the lead, which serves it, spells it; empty where it has no such choice.
+// The call's value of a choice, as the first kernel that has images for it spells it; empty where none has.
 const char* text_of(const char* name, Survey& survey) {
-  const KernelInfo& lead = survey.call.info->lead();
-  for (const ChoiceInfo& choice : lead.choices) {
-    if (strcmp(choice.name, name)) continue;
-    const int found = survey.digit(choice, survey.addressing(lead));
-    return found < 0 ? "" : choice.texts[static_cast<size_t>(found)];
-  }
+  for (const BackendInfo& backend : survey.call.info->backends)
+    for (const KernelInfo* kernel : backend.kernels)
+      for (const ChoiceInfo& choice : kernel->choices) {
+        if (strcmp(choice.name, name)) continue;
+        const int found = survey.digit(choice, survey.addressing(*kernel));
+        if (found >= 0) return choice.texts[static_cast<size_t>(found)];
+      }
   return "";
 }
 

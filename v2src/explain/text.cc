@@ -53,7 +53,7 @@ std::string backend_line(const KernelChoice& choice, int i) {
   if (!strcmp(backend.name, choice.backend)) line += " (this one)";
   if (*state.refusal) {
     line += text(", cannot serve this call: %s", state.refusal);
-    if (*state.choice) line += text(", %s=%s", state.choice, state.choice_value);
+    if (*state.choice) line += text(*state.choice_value ? ", %s=%s" : ", %s", state.choice, state.choice_value);
     line += text(" (%s)", state.kernel);
     line += of_bin;
   } else if (choice.backends_predicted_us[i] > 0) {

@@ -19,7 +19,7 @@ from aotriton.rules.flash import common as c
 from aotriton.rules.flash.features import LATENT_DIMS
 from aotriton.rules.flash.fp8 import FP8
 from aotriton.rules.flash.invariant import INVARIANT
-from aotriton.rules.flash.latent import LATENT
+from aotriton.rules.flash.latent import HOPPER_LATENT, LATENT
 from aotriton.rules.flash.planned import PLANNED
 from aotriton.rules.flash.restrictions import RESTRICTIONS
 from aotriton.rules.flash.restrictions_hopper import FEATURES_RESTRICTIONS, FORWARD_RESTRICTIONS
@@ -236,6 +236,7 @@ OPERATOR = Operator(
         SPLIT,
         PLANNED,
         INVARIANT,
+        HOPPER_LATENT,
         LATENT,
         FP8,
     ),

@@ -1,4 +1,4 @@
-"""The backend of attention forward whose values are the first columns of the keys: decoding with latent attention."""
+"""The backends of attention forward whose values are the first columns of the keys: decoding with latent attention."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from aotriton.rules.expression import (
     choose,
     constant,
     equal,
+    lowest_bit,
     maximum,
     minimum,
     multiprocessors,
@@ -21,14 +22,15 @@ from aotriton.rules.expression import (
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash import features, split
 from aotriton.rules.flash.invariant import ATTN_FWD_INVARIANT
-from aotriton.rules.kernel import Guard, KernelDescription, Number, by_vendor
+from aotriton.rules.kernel import Guard, KernelDescription, Number, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, DerivedSize
 
 ROWS_OF_TILE = 64  # the split of keys counts these; tiles of gfx942 have half as many
 # Keys of a step, and steps of a split: what it hands on is then at most a quarter of what it reads.
 STEP, FEWEST_STEPS = 64, 4
 MOST_ROUNDS, NEARLY_FULL = 4, (17, 20)
-ROUNDS_OF_LENGTHS = 4
+ROUNDS_OF_LENGTHS = 2
+BOX_ROWS, BOX_COLUMNS = 16, 64  # as tritonsrc/flash/lib/hopper_latent.py has them
 
 _HEADS = size("batch") * c.SEQUENCES * size("heads_k")
 _TILES = maximum(_HEADS * ceil_divide(split.ROWS, ROWS_OF_TILE), 1)
@@ -92,6 +94,48 @@ ATTN_FWD_LATENT = KernelDescription(
     timed=False,
 )
 
+# Keys arrive in boxes of the columns that are swizzled together.
+_BOX = minimum(lowest_bit(maximum(size("page_size"), 1)), tunable("BLOCK_N"))
+
+ATTN_FWD_HOPPER_LATENT = KernelDescription(
+    name="attn_fwd_hopper_latent",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("Q", c.FORWARD_Q),
+        Tensor("K", c.FORWARD_K, (1, 1, tunable("BLOCK_N"), BOX_COLUMNS), levels=split.IN_ROWS),
+        Tensor("KPages", c.FORWARD_K, (1, 1, BOX_ROWS, BOX_COLUMNS), box_rows=_BOX, levels=split.OF_PAGES),
+        Tensor("Out", c.OUT),
+        Tensor("L", c.LOGSUMEXP),
+        Tensor("Partial", split.PARTIAL, does="write"),
+        Tensor("PartialL", split.PARTIAL_LSE, does="write"),
+        c.STORE_LSE,
+        c.SM_SCALE,
+        *strides("bhs", "Q", "Out"),
+        *c.LENGTHS,
+        *split.BAND_OF_ANY,
+        split.FEATURES_OF_ANY,
+        *split.SEQUENCES_OF_ANY,
+        split.LONGEST,
+        Number("rows_of_all", "i32", split.ROWS_OF_ALL),
+        *_SPLIT,
+        *split.PAGES,
+        Number("pages", "i32", size("pages"), levels=split.OF_PAGES),
+        Number("box", "i32", _BOX, multiple_of=BOX_ROWS, levels=split.OF_PAGES),
+        *c.constexprs("BLOCK_N", "STAGES", "EARLY"),
+    ),
+    sources={split.Keys.pages: "attn_fwd_hopper_latent_paged"},
+    choices=tuple(c.DESCRIPTOR if one.name == c.DESCRIPTOR.name else one for one in ATTN_FWD_LATENT.choices),
+    tunables=by_vendor(cuda={"BLOCK_N": (STEP,), "STAGES": (2,), "EARLY": (1,)}),
+    # Four warps are the first consumer; the compiler adds the others.
+    compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
+    tuning_keys=(c.MAX_SEQLEN_Q,),
+    grid=(ceil_divide(split.ROWS, constant(ROWS_OF_TILE)) * _HEADS * SPLITS, constant(1), constant(1)),
+    guards=(*ATTN_FWD_LATENT.guards, split.GUARD_NO_SOFTCAP),
+    timed=False,
+    needs=("tma", "wgmma"),
+    gluon=True,
+)
+
 ATTN_FWD_LATENT_COMBINE = replace(
     split.ATTN_FWD_COMBINE,
     name="attn_fwd_latent_combine",
@@ -119,4 +163,7 @@ LATENT = Backend(
         DerivedSize("partial_splits", choose(equal(SPLITS, 1), 0, SPLITS)),  # one leaves nothing to combine
         DerivedSize("partial_rows", split.ROWS_OF_ALL),
     ),
+)
+HOPPER_LATENT = replace(
+    LATENT, name="hopper_latent", kernels=(ATTN_FWD_HOPPER_LATENT, ATTN_FWD_LATENT_COMBINE)
 )

@@ -61,7 +61,6 @@ _COLUMNS = choose(tunable("BLOCK_DMODEL") <= 64, tunable("BLOCK_DMODEL"), consta
 _BOX = minimum(lowest_bit(maximum(size("page_size"), 1)), tunable("BLOCK_N"))
 _PAGE_TILE = (1, 1, BOX_ROWS, _COLUMNS)
 _KEYS = (c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q"))
-_ABOVE_LENGTHS = quotient(scalar("features"), constant(c.SOFTCAP_BIT))  # bits from softcap's on
 _WIDTH_V = Number("head_dim_v", "i32", size("head_dim_v"), multiple_of=8)
 
 ATTN_FWD_PLAN = KernelDescription(
@@ -159,11 +158,7 @@ ATTN_FWD_HOPPER_PLANNED = KernelDescription(
         split.GUARD_LEVEL,
         c.GUARD_BAND,
         c.GUARD_INVARIANT,
-        # The next bit says that keys lie in pages.
-        Guard(
-            _ABOVE_LENGTHS - quotient(_ABOVE_LENGTHS, constant(2)) * 2 <= 0,
-            "it has softcap",
-        ),
+        split.GUARD_NO_SOFTCAP,
         # Fewer are a decoding step.
         Guard(split.DECODED_ROWS + 1 <= split.ROWS, f"at most {split.DECODED_ROWS} rows of q share a head of k"),
         Guard(_TILES + _PLACES <= (2**31 - 1) // FIELDS, "it has more items than are counted in 32 bits"),

@@ -99,7 +99,7 @@ FEATURES_OF_ANY = replace(c.FEATURES, levels=())
 CU_SEQLENS_Q_OF_ANY = Tensor("CuSeqlensQ", c.CU_SEQLENS_Q, general=True)
 SEQUSED_Q_OF_ANY = Tensor("SequsedQ", c.SEQUSED_Q, general=True)
 SINKS_OF_ANY = Tensor("Sinks", c.SINKS, general=True)
-_LONGEST = Number("longest", "i32", scalar("longest_q"))
+LONGEST = Number("longest", "i32", scalar("longest_q"))
 
 
 class Keys(IntEnum):
@@ -160,6 +160,8 @@ FP8_WIDTHS = tuple(
 )
 
 GUARD_LEVEL = Guard(maximum(present("block_table"), scalar("level") <= c.GENERAL), "it has bias, ALiBi or dropout")
+_FROM_SOFTCAP = quotient(scalar("features"), constant(c.SOFTCAP_BIT))  # bits; the next one says that keys are in pages
+GUARD_NO_SOFTCAP = Guard(_FROM_SOFTCAP - quotient(_FROM_SOFTCAP, constant(2)) * 2 <= 0, "it has softcap")
 GUARDS = (
     GUARD_LEVEL,
     Guard(ROWS_OF_ALL <= MOST_COUNTED, f"q has more than {MOST_COUNTED} rows"),
@@ -189,7 +191,7 @@ ATTN_FWD_SPLIT = KernelDescription(
         FEATURES_OF_ANY,
         Number("softcap", "fp32", scalar("softcap")),
         *SEQUENCES_OF_ANY,
-        _LONGEST,
+        LONGEST,
         Number("rows_of_all", "i32", ROWS_OF_ALL),
         Number("splits", "i32", SPLITS),
         Number("keys_of_split", "i32", KEYS_OF_SPLIT, multiple_of=STEP),
@@ -271,7 +273,7 @@ ATTN_FWD_COMBINE = KernelDescription(
         SINKS_OF_ANY,
         CU_SEQLENS_Q_OF_ANY,
         SEQUSED_Q_OF_ANY,
-        _LONGEST,
+        LONGEST,
         Number("rows_of_all", "i32", size("partial_rows")),
         Number("splits", "i32", size("partial_splits")),
         *c.constexprs("AT_ONCE", "BLOCK_DMODEL", "EARLY"),

@@ -55,6 +55,15 @@ def shortlist(functional: Functional, outcomes: Iterable[Outcome], saves: Mappin
     return specs[:MOST_IMAGES]
 
 
+def _has_level(own: Functional, called: Functional) -> bool:
+    """Whether a kernel's functional serves calls of another one: at the same of their common levels, or, where levels
+    are of different kinds, at the one of plain calls.
+    """
+    if own.kernel.level_choice == called.kernel.level_choice:
+        return own.level == called.level
+    return own.level == 0
+
+
 def sequences(
     operator: Operator,
     functional: Functional,
@@ -76,7 +85,9 @@ def sequences(
                 images if one and one.level == functional.level else images[:1]
                 for one, images in zip(own, candidates, strict=True)
             ]
-        if not all(candidates) or not all(is_served(one, sizes, multiprocessors) for one in own if one):
+        if not all(candidates) or not all(_has_level(one, functional) for one in own if one):
+            continue
+        if not all(is_served(one, sizes, multiprocessors) for one in own if one):
             continue
         first = tuple(specs[0] for specs in candidates)
         found.append((backend.name, first))
