@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu.aotriton_matrix import MATRICES, Case, Refused, cases, run, textbook
+from gpu.aotriton_matrix import MATRICES, Case, Refused, Tensors, cases, run, textbook
 
 FOLDER = Path(__file__).resolve().parent / "gpu"
 
@@ -49,7 +49,7 @@ def test_names_of_scales_are_what_they_say() -> None:
     assert scales[case.scale] == case.sm_scale
 
 
-def library(q: Any, k: Any, v: Any, dout: Any, case: Case, **changed: Any) -> dict[str, Any]:
+def library(given: Tensors, case: Case, **changed: Any) -> Tensors:
     """A right one, of heads that are not grouped, in float32, rounded at the end; Refused as ours."""
 
     import torch
@@ -57,11 +57,12 @@ def library(q: Any, k: Any, v: Any, dout: Any, case: Case, **changed: Any) -> di
     if case.dtype == "float32" or case.dims[0] != case.dims[1]:
         raise Refused("not this one")
     group = case.heads[0] // case.heads[1]
-    k, v = (one.repeat_interleave(group, 1) for one in (k, v))
-    made = textbook(q, k, v, dout, replace(case, **changed), torch.float32)
+    alike = {name: given[name].repeat_interleave(group, 1) for name in ("k", "v")}
+    heads = torch.arange(case.batch * case.heads[0]).reshape(case.batch, -1)
+    made = textbook(given | alike, replace(case, **changed), torch.float32, heads)
     for name in ("dk", "dv"):
         made[name] = made[name].unflatten(1, (-1, group)).sum(2)
-    return {name: one.to(q.dtype) for name, one in made.items()}
+    return {name: one.to(given["q"].dtype) for name, one in made.items()}
 
 
 def test_a_right_library_passes_and_what_it_refuses_is_counted() -> None:
@@ -70,7 +71,7 @@ def test_a_right_library_passes_and_what_it_refuses_is_counted() -> None:
     assert not report.failed, report.failed
     assert report.served.total() == 60
     assert report.of_scale_zero > 0
-    assert set(report.refused) == {"not this one", "there is no dropout", "there is no bias"}
+    assert set(report.refused) == {"not this one"}
     assert report.drawn.total() == 60 + report.refused.total()
     assert "60 passed, 0 failed" in str(report)
 
@@ -79,21 +80,37 @@ def test_a_scale_of_zero_that_is_taken_for_another_one_is_found() -> None:
     """And nothing else fails: each of those cases, by its name."""
     pytest.importorskip("torch", reason="torch is not installed")
 
-    def mistaken(q: Any, k: Any, v: Any, dout: Any, case: Case) -> dict[str, Any]:
-        return library(q, k, v, dout, case, scale="l2" if case.scale == 0 and case.seqlen_k > 8 else case.scale)
+    def mistaken(given: Tensors, case: Case) -> Tensors:
+        return library(given, case, scale="l2" if case.scale == 0 and case.seqlen_k > 8 else case.scale)
 
     report = run(60, 1, mistaken, "cpu", FEW)
     assert report.failed
     assert all("scale 0.0" in one for one in report.failed)
 
 
-@pytest.mark.parametrize("result", ["out", "dq", "dk", "dv"])
+@pytest.mark.parametrize(("left_out", "word"), [({"dropout": 0.0}, "dropout"), ({"bias": False}, "bias")])
+def test_a_library_without_dropout_or_bias_is_found(left_out: dict[str, Any], word: str) -> None:
+    """Each case that has it fails, and no other one."""
+    pytest.importorskip("torch", reason="torch is not installed")
+
+    def without(given: Tensors, case: Case) -> Tensors:
+        made = library(given, case, **left_out)
+        return made if "dbias" in made or not case.bias else made | {"dbias": 0 * given["bias"]}
+
+    report = run(60, 3, without, "cpu", FEW)
+    assert len(report.failed) > 5
+    assert all(word in one for one in report.failed), report.failed
+
+
+@pytest.mark.parametrize("result", ["out", "dq", "dk", "dv", "dbias"])
 def test_a_wrong_or_missing_number_is_found_in_each_result(result: str) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     for wrong in (100.0, float("nan")):
 
-        def spoiled(q: Any, k: Any, v: Any, dout: Any, case: Case, wrong: float = wrong) -> dict[str, Any]:
-            made = library(q, k, v, dout, case)
+        def spoiled(given: Tensors, case: Case, wrong: float = wrong) -> Tensors:
+            made = library(given, case)
+            if result not in made:
+                raise Refused("it has no such result")
             made[result] = made[result].contiguous()
             made[result].view(-1)[-1] += wrong * (1 + made[result].abs().amax())
             return made

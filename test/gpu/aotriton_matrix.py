@@ -3,10 +3,11 @@
     PYTHONPATH=build/default/python python test/gpu/aotriton_matrix.py --count 13000 --seed 7
     python test/gpu/aotriton_matrix.py --list        # what there is; needs neither a GPU nor torch
 
-A case is a point of the matrices of AOTriton's test_forward.py and test_backward.py, its release ones included. The
-library serves it, forward and backward, or refuses it, for a reason that is counted; what it cannot even be asked for,
-dropout and a bias, is a reason, too. A result passes as it does there: its largest error against attention in float64
-is at most a factor times that of textbook attention in the operands' own type.
+A case is a point of the matrices of AOTriton's test_forward.py and test_backward.py, its release ones included, and
+causal cases with a bias, which AOTriton leaves out. The library serves it, forward and backward, or refuses it, for a
+reason that is counted. A result passes as it does there: its largest error against attention in float64 is at most a
+factor times that of textbook attention in the operands' own type. Weights that dropout drops are those of the library's
+own numbers (`attention_truth.py`), where AOTriton asks its library for them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import prod, sqrt
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 Heads = tuple[int, int]  # of q, of k and v
 Dims = tuple[int, int]  # of q and k, of v
@@ -37,7 +41,9 @@ TYPES = ("float16", "bfloat16", "float32")
 BOTH = (False, True)
 
 # The largest error is at most so many times that of the textbook's, or this.
-FACTORS = {"out": 3.0, "dq": 148.0, "dk": 48.0, "dv": 36.0}
+FACTORS = {"out": 3.0, "dq": 148.0, "dk": 48.0, "dv": 36.0, "dbias": 16.0}
+OF_QUERIES = ("q", "dout", "out", "dq", "bias", "dbias")  # the others are of keys
+SEED, OFFSET = 0x1BF51, 0x1D4B42  # of dropout
 ALWAYS_ALLOWED = 1e-5
 MOST_SCORES = 1 << 27  # of the references, at once
 
@@ -163,88 +169,123 @@ class Refused(Exception):
     """The library does not serve a case."""
 
 
-# From q, k, v, dout and the case to out, dq, dk and dv by their names.
-Library = Callable[[Any, Any, Any, Any, Case], dict[str, Any]]
+# From tensors by their names, q, k, v, dout and maybe bias, and the case, to out, dq, dk, dv and maybe dbias.
+Tensors = dict[str, Any]
+Library = Callable[[Tensors, Case], Tensors]
 
 
-def served(q: Any, k: Any, v: Any, dout: Any, case: Case) -> dict[str, Any]:
+def served(given: Tensors, case: Case) -> Tensors:
     """What the library makes of a case; Refused says why it does not."""
     import torch
 
     from aotriton import _binding as aotriton
 
     nan = float("nan")  # a result that is not written shows
+    q, k, v, dout = (given[name] for name in ("q", "k", "v", "dout"))
     made = {"out": torch.full_like(dout, nan)}
     made |= {"dq": torch.full_like(q, nan), "dk": torch.full_like(k, nan), "dv": torch.full_like(v, nan)}
     lse = torch.full(q.shape[:3], nan, dtype=torch.float32, device=q.device)
-    options = {"sm_scale": case.sm_scale, "causal": case.causal}
+    options: dict[str, Any] = {"sm_scale": case.sm_scale, "causal": case.causal}
+    gradients = {}
+    if case.bias:
+        options["bias"] = given["bias"]
+        made["dbias"] = gradients["dbias"] = torch.full(given["bias"].shape, nan, dtype=q.dtype, device=q.device)
+    if case.dropout:
+        options["dropout"] = case.dropout
+        for name, number in (("dropout_seed", SEED), ("dropout_offset", OFFSET)):
+            options[name] = torch.tensor([number], dtype=torch.int64, device=q.device)
     stream = torch.cuda.current_stream().cuda_stream
     try:
         aotriton.attn_fwd(q, k, v, made["out"], lse, stream=stream, **options)
         tensors = (q, k, v, made["out"], dout, lse, made["dq"], made["dk"], made["dv"])
-        size = aotriton.attn_bwd_workspace_size(*tensors, **options)
+        size = aotriton.attn_bwd_workspace_size(*tensors, **options, **gradients)
         workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
-        aotriton.attn_bwd(*tensors, workspace, stream=stream, **options)
+        aotriton.attn_bwd(*tensors, workspace, stream=stream, **options, **gradients)
     except aotriton.AotritonError as error:
         raise Refused(re.sub(r"\d+", "N", str(error))) from error
     return made
 
 
-def inputs(case: Case, device: str, seed: int) -> tuple[Any, Any, Any, Any]:
-    """q, k, v and dout, between 0 and 1."""
+def inputs(case: Case, device: str, seed: int) -> Tensors:
+    """q, k, v and dout, between 0 and 1, and a bias, the same for all heads of all batches."""
     import torch
 
     chance = torch.Generator(device=device).manual_seed(seed)
 
+    def drawn(*sizes: int) -> Any:
+        return torch.rand(sizes, generator=chance, dtype=getattr(torch, case.dtype), device=device)
+
     def made(heads: int, seqlen: int, dim: int) -> Any:
-        sizes = (case.batch, seqlen, heads, dim) if case.flipped else (case.batch, heads, seqlen, dim)
-        drawn = torch.rand(sizes, generator=chance, dtype=getattr(torch, case.dtype), device=device)
-        return drawn.transpose(1, 2) if case.flipped else drawn
+        if case.flipped:
+            return drawn(case.batch, seqlen, heads, dim).transpose(1, 2)
+        return drawn(case.batch, heads, seqlen, dim)
 
     (heads_q, heads_k), (dim, dim_v) = case.heads, case.dims
-    return (
-        made(heads_q, case.seqlen_q, dim),
-        made(heads_k, case.seqlen_k, dim),
-        made(heads_k, case.seqlen_k, dim_v),
-        made(heads_q, case.seqlen_q, dim_v),
-    )
+    given = {
+        "q": made(heads_q, case.seqlen_q, dim),
+        "k": made(heads_k, case.seqlen_k, dim),
+        "v": made(heads_k, case.seqlen_k, dim_v),
+        "dout": made(heads_q, case.seqlen_q, dim_v),
+    }
+    if case.bias:
+        given["bias"] = drawn(case.seqlen_q, case.seqlen_k).expand(case.batch, heads_q, -1, -1)
+    return given
 
 
-def textbook(q: Any, k: Any, v: Any, dout: Any, case: Case, work: Any) -> dict[str, Any]:
-    """Attention and its gradients in type ``work``, each operation rounded to it; q has as many heads as share k."""
+def textbook(given: Tensors, case: Case, work: Any, heads: Any) -> Tensors:
+    """Attention and its gradients in type ``work``, each operation rounded to it; q has as many heads as share k.
+    ``heads``: the numbers of q's heads, through all batches, as dropout counts them.
+    """
     import torch
+    from attention_truth import kept, threshold
 
-    q, k, v = (one.detach().to(work).requires_grad_() for one in (q, k, v))
-    scores = (q * case.sm_scale) @ k.mT
+    names = ("q", "k", "v", *(["bias"] if case.bias else []))
+    own = {name: given[name].detach().to(work).requires_grad_() for name in names}
+    scores = (own["q"] * case.sm_scale) @ own["k"].mT
+    if case.bias:
+        scores = scores + own["bias"]
     if case.causal:  # aligned at the first query and the first key
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(hidden, float("-inf"))
-    out = scores.softmax(-1) @ v
-    dq, dk, dv = torch.autograd.grad(out, (q, k, v), dout.to(work))
-    return {"out": out.detach(), "dq": dq, "dk": dk, "dv": dv}
+    weights = scores.softmax(-1)
+    if case.dropout:
+        dropped = threshold(case.dropout)
+        stay = kept(SEED, OFFSET, heads, case.seqlen_q, case.seqlen_k, dropped)
+        weights = weights * (stay * (65536 / (65536 - dropped))).to(work)
+    out = weights @ own["v"]
+    gradients = torch.autograd.grad(out, list(own.values()), given["dout"].to(work))
+    return {"out": out.detach()} | {f"d{name}": one for name, one in zip(own, gradients, strict=True)}
 
 
-def errors(q: Any, k: Any, v: Any, dout: Any, case: Case, made: dict[str, Any]) -> Any:
-    """[4, 2], of each of FACTORS the largest error of what was made, and of the textbook, against float64."""
+def errors(given: Tensors, case: Case, made: Tensors) -> Any:
+    """[5, 2], of each of FACTORS the largest error of what was made, and of the textbook, against float64; zeros of
+    what a case has not.
+    """
     import torch
 
     group = case.heads[0] // case.heads[1]
     rows = case.batch * case.heads[1]
-    of_q, of_k = (group, case.seqlen_q), (1, case.seqlen_k)
 
-    def split(one: Any, of: tuple[int, int]) -> Any:
+    def split(name: str, one: Any) -> Any:
+        of = (group, case.seqlen_q) if name in OF_QUERIES else (1, case.seqlen_k)
         return one.reshape(rows, *of, one.shape[-1])
 
-    queries, douts, keys, values = split(q, of_q), split(dout, of_q), split(k, of_k), split(v, of_k)
-    results = {name: split(one, of_q if name in ("out", "dq") else of_k) for name, one in made.items()}
+    device = given["q"].device
+    heads = torch.arange(rows * group, device=device).reshape(rows, group)
+    operands = {name: split(name, one) for name, one in given.items() if name != "bias"}
+    if case.bias:  # one matrix, which is not to be copied for each head
+        operands["bias"] = given["bias"][:1, :1].expand(rows, group, -1, -1)
+    results = {name: split(name, one) for name, one in made.items()}
     at_once = max(1, MOST_SCORES // (group * case.seqlen_q * case.seqlen_k))
-    worst = []
+    worst, none = [], torch.zeros((), dtype=torch.float64, device=device)
     for first in range(0, rows, at_once):
         now = slice(first, first + at_once)
-        given = queries[now], keys[now], values[now], douts[now], case
-        exact, usual = textbook(*given, torch.float64), textbook(*given, q.dtype)
-        both = [(one - exact[name]).abs().amax() for name in FACTORS for one in (results[name][now], usual[name])]
-        worst.append(torch.stack(both))
+        some = {name: one[now] for name, one in operands.items()}
+        exact, usual = (textbook(some, case, work, heads[now]) for work in (torch.float64, given["q"].dtype))
+        worst.append(torch.stack([
+            (one - exact[name]).abs().amax() if one is not None else none
+            for name in FACTORS for one in (results[name][now] if name in results else None, usual.get(name))
+        ]))  # fmt: skip
     return torch.stack(worst).amax(0).reshape(-1, 2)
 
 
@@ -295,18 +336,15 @@ def run(count: int, seed: int, library: Library = served, device: str = "cuda", 
         if case.batch * case.heads[0] * case.seqlen_q * case.seqlen_k > most:
             continue
         report.drawn[matrix] += 1
-        if case.dropout or case.bias:
-            report.refused["there is no dropout" if case.dropout else "there is no bias"] += 1
-            continue
         given = inputs(case, device, report.drawn.total())
         try:
-            made = library(*given, case)
+            made = library(given, case)
         except Refused as why:
             report.refused[str(why)] += 1
             continue
         report.served[matrix] += 1
         report.of_scale_zero += case.scale == 0
-        waiting.append((case, errors(*given, case, made)))
+        waiting.append((case, errors(given, case, made)))
         if len(waiting) == 100:
             check_waiting()
     check_waiting()

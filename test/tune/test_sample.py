@@ -28,6 +28,7 @@ from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.flash.forward import OPERATOR as ATTN_FWD
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.tune.cli.models import fit_and_compile
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import CHUNK, FAILURES, Sampling, sample
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
@@ -405,6 +406,22 @@ def test_models_of_each_product_are_fitted_from_its_own_samples(bench: Bench) ->
         assert {model.samples for model in models} == {40}
         fit_models(database, [ATTN_FWD], "sm_90")
         assert database.models("sm_90") == models
+
+
+def test_a_kernel_that_loses_its_models_is_named(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fit without any image of today's source leaves it none."""
+    bench.measure(*CONFIGS)
+    bench.sample(40)
+    with TuningDatabase(bench.database) as database:
+        fit_models(database, [ATTN_FWD], "sm_90")
+        other = next(model for model in database.models("sm_90"))
+        gone = replace(other, kernel="attn_fwd_split", image="attn_fwd_split_sm_90_0123456789abcdef")
+        database.put_models([*database.models("sm_90"), gone], ("sm_90", other.product, "attn_fwd"))
+        fit_and_compile(database, [ATTN_FWD], "sm_90", None)
+    said = capsys.readouterr().out
+    assert "attn_fwd_split on stand-in has no models any more" in said
+    assert "--carry --arch sm_90 --kernel attn_fwd_split" in said
+    assert "attn_fwd on stand-in has no models" not in said
 
 
 def test_what_is_serialised_does_not_ship(bench: Bench) -> None:

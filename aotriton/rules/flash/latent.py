@@ -164,6 +164,4 @@ LATENT = Backend(
         DerivedSize("partial_rows", split.ROWS_OF_ALL),
     ),
 )
-HOPPER_LATENT = replace(
-    LATENT, name="hopper_latent", kernels=(ATTN_FWD_HOPPER_LATENT, ATTN_FWD_LATENT_COMBINE)
-)
+HOPPER_LATENT = replace(LATENT, name="hopper_latent", kernels=(ATTN_FWD_HOPPER_LATENT, ATTN_FWD_LATENT_COMBINE))

@@ -95,6 +95,7 @@ def predict_all(call: Invocation) -> int:
 def fit_and_compile(database: TuningDatabase, operators: Sequence[Operator], arch: str, jobs: int | None) -> None:
     """Fits the models of these operators anew, and compiles what ships by them."""
     compiler = partial(compile_images, checksums=database.evidence.checksums())
+    modelled = _modelled(database, arch)
     compiled, unfit, refused = 0, set[str](), {""}
     while refused:
         errors = fit_models(database, operators, arch, unfit)
@@ -106,3 +107,13 @@ def fit_and_compile(database: TuningDatabase, operators: Sequence[Operator], arc
     print(f"{compiled} images that ship for other types or layouts were compiled")
     for name in sorted(unfit):
         print(f"{name} has no model: its products wait for each other, so it cannot ship")
+    for product, kernel in sorted(modelled - _modelled(database, arch)):
+        print(
+            f"{kernel} on {product} has no models any more: no image that was timed is of today's source;"
+            f" --carry --arch {arch} --kernel {kernel}, then --fit, brings back those that kept their bits"
+        )
+
+
+def _modelled(database: TuningDatabase, arch: str) -> set[tuple[str, str]]:
+    """The products and kernels that have models."""
+    return {(one.product, one.kernel) for one in database.models(arch)}
