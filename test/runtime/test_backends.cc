@@ -113,7 +113,7 @@ TEST("explain names the backend and what each takes; the log line names the one 
   const KernelChoice faster = explained(kSmall);
   CHECK_EQ(faster.kernel, std::string("attn_fwd_hopper"));
   CHECK_EQ(faster.backend, std::string("hopper"));
-  CHECK_EQ(faster.backend_count, 11);
+  CHECK_EQ(faster.backend_count, 12);
   CHECK_EQ(faster.backends[0].name, std::string("portable"));
   CHECK_EQ(faster.backends[0].median_us, 10.0f);
   CHECK_EQ(faster.backends[1].name, std::string("hopper"));

@@ -1,4 +1,5 @@
-// Calls at the end of a thread and of the process, when what a thread remembers of its calls may be gone.
+// Calls at the end of a thread and of the process, when what a thread remembers of its calls may be gone, and what the
+// log remembers of images.
 #include <unistd.h>
 
 #include <cstdio>
@@ -53,6 +54,7 @@ struct CallsWhenDestroyed {
   ~CallsWhenDestroyed() { call_at_end(when); }
 };
 CallsWhenDestroyed of_process{"from a static destructor"};
+const int logged = setenv("AOTRITON_LOG", "info", 1);
 const int registered = std::atexit([] { call_at_end("from an atexit handler"); });
 
 }  // namespace
@@ -69,6 +71,7 @@ TEST("a call from the destructor of an earlier thread_local works, also after th
 
 TEST("calls go on in static destructors and atexit handlers") {
   CHECK_EQ(registered, 0);
+  CHECK_EQ(logged, 0);
   replace_driver(&kDriver);
   CHECK_EQ(call(), Error::success);  // the others follow when the process ends: a failure there ends it in failure
 }

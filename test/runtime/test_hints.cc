@@ -255,7 +255,8 @@ TEST("a backend that cannot serve the call, or that the operator has not, is ref
            "cannot address the tensors as they lie (attn_fwd_hopper); hopper_slim: another one is asked for; "
            "portable_slim: another one is asked for; hopper_features: another one is asked for; decode: another one is "
            "asked for; split: another one is asked for; hopper_planned: another one is asked for; invariant: another "
-           "one is asked for; latent: another one is asked for; hopper_fp8: another one is asked for");
+           "one is asked for; hopper_latent: another one is asked for; latent: another one is asked for; hopper_fp8: "
+           "another one is asked for");
   CHECK_EQ(
       refused("backend=halves"),
       "attn_fwd: hint backend=halves: its backends are portable, hopper, hopper_slim, portable_slim, hopper_features, "

@@ -25,7 +25,8 @@ LogState read_environment() {
 }  // namespace
 
 void log_first_use_slow(const Dispatch& dispatch, size_t kernel) noexcept {
-  static std::set<std::pair<const ProductTable*, size_t>> seen;
+  // Never destroyed: calls go on until the process has ended.
+  static auto& seen = *new std::set<std::pair<const ProductTable*, size_t>>;
   const std::lock_guard lock(slow_path());
   if (log_state == LogState::unread) {
     log_state = read_environment();

@@ -36,7 +36,7 @@ ATTN_FWD_TURN = KernelDescription(
     name="attn_fwd_turn",
     family=c.FAMILY,
     arguments=(
-        Tensor("V", c.FORWARD_V, general=True, dtypes=OF_TYPE),
+        Tensor("V", c.FORWARD_V, dtypes=OF_TYPE),
         Tensor("Turned", TURNED, does="write"),
         *strides("bhs", "V"),
         c.HEADS_K,
@@ -45,7 +45,7 @@ ATTN_FWD_TURN = KernelDescription(
         Number("keys", "i32", size("turned_keys"), multiple_of=GROUP),
         *c.constexprs("ROWS", "BLOCK_DMODEL"),
     ),
-    choices=(c.HEAD_DIM, KEYS),  # no tensor has the type of the results
+    choices=(c.HEAD_DIM, c.DESCRIPTOR, KEYS),  # no tensor has the type of the results
     tunables=by_vendor(cuda={"ROWS": (64,)}),
     compile_options=by_vendor(cuda={"num_warps": (8,), "num_stages": (1,)}),
     tuning_keys=(c.MAX_SEQLEN_K,),
