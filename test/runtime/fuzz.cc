@@ -216,13 +216,14 @@ class Fuzzer {
     for (size_t i = 0; i < explanation.kernel_count && images_.size() < 200; ++i)
       images_.push_back(explanation.kernels[i].image);
     if (does_without(draft)) return;
-    // A kernel that has no programs in this call is explained, and not launched.
-    size_t next = 0;
-    for (size_t i = 0; i < explanation.kernel_count && next < state.launches.size(); ++i)
-      next += state.launches[next].image == explanation.kernels[i].image;
-    // Of a call in chunks, the first one is explained.
+    size_t same = 0;
+    while (same < std::min(explanation.kernel_count, state.launches.size()) &&
+           state.launches[same].image == explanation.kernels[same].image)
+      ++same;
+    // Of a call in chunks, the first one is explained. One of a size that is 0 launches nothing.
     const bool in_chunks = explanation.kernel_count && explanation.kernels[0].pieces > 1;
-    if (in_chunks ? next == 0 : next != state.launches.size()) {
+    const size_t explained = state.launches.empty() ? 0 : explanation.kernel_count;
+    if (same != explained || (!in_chunks && same != state.launches.size())) {
       std::string names = "explain names other kernels than ran:";
       for (const auto& one : state.launches) names += std::string(" ") + one.image;
       names += ", not";

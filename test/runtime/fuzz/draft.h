@@ -205,15 +205,16 @@ class Drafter {
       const bool feature = slot >= info.plain_operands(),
                  left_out = feature || (operand.optional && chance_.percent(30));
       tensor.data = left_out ? nullptr : next_address();
-      if (tensor.data && !operand.alignment && chance_.percent(10))
-        tensor.data = static_cast<char*>(tensor.data) + 4 * chance_.between(1, 3);
+      if (tensor.data && !operand.alignment && chance_.percent(15))
+        tensor.data = static_cast<char*>(tensor.data) + (chance_.percent(50) ? 2 : 4) * chance_.between(1, 7);
       tensor.dtype = operand.dtype == DType::none ? static_cast<aotriton_dtype>(dtype)
                                                   : static_cast<aotriton_dtype>(operand.dtype);
       for (size_t i = 0; i < operand.dims.size(); ++i) tensor.sizes[i] = draft.sizes[operand.dims[i]];
       stride(operand, tensor);
     }
-    draft.workspace = next_address();
-    draft.workspace_size = size_t{1} << 62;
+    const bool without_workspace = chance_.percent(20);
+    draft.workspace = without_workspace ? nullptr : next_address();
+    draft.workspace_size = without_workspace ? 0 : size_t{1} << 62;
   }
 
   void spoil(Draft& draft) {
@@ -247,7 +248,7 @@ class Drafter {
     for (DraftTensor& tensor : draft.tensors)
       if (tensor.data && chance_.percent(70))
         tensor.data = static_cast<char*>(next_address()) + reinterpret_cast<uintptr_t>(tensor.data) % 16;
-    if (chance_.percent(50)) draft.workspace = next_address();
+    if (draft.workspace && chance_.percent(50)) draft.workspace = next_address();
     if (chance_.percent(10)) draft.tensors[chance_.below(draft.info->plain_operands())].data = wild_address(chance_);
   }
 
