@@ -108,7 +108,7 @@ class Server:
 
     def call(self, q: Any, k: Any, v: Any, **more: Any) -> tuple[Any, Any]:
         with hints(**self.hints):
-            return attention(q, k, v, **self.how, **more, return_logsumexp=True)  # type: ignore[no-any-return]
+            return attention(q, k, v, **self.how, **more, return_logsumexp=True)  # type: ignore[no-any-return] # torch has no types here
 
     def alone(self, i: int, begin: int = 0) -> tuple[Any, Any]:
         """Rows from ``begin`` on of a sequence, in a call by itself: out [rows, heads, head_dim], lse [heads, rows]."""

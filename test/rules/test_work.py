@@ -333,7 +333,7 @@ def test_the_orders_are_complete() -> None:
     """What depends on the call and what depends on the tile is all that a Work has, each once."""
     names = [field.name for field in fields(Work) if field.name not in ("traffic", "band")]
     pairs = {"traffic": (tunable("near"), tunable("far")), "band": (tunable("begin"), tunable("end"))}
-    made = Work(**{name: tunable(name) for name in names}, **pairs)  # type: ignore[arg-type]
+    made = Work(**{name: tunable(name) for name in names}, **pairs)  # type: ignore[arg-type] # names are of fields
     of_tile = ("row_tile", "column_tile", "depth_tile", "programs")
     assert tuple(one.name for one in made.of_tile) == of_tile
     assert sorted(one.name for one in made.of_call) == sorted({*names, "near", "far", "begin", "end"} - set(of_tile))

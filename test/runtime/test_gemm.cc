@@ -237,7 +237,22 @@ TEST("a kernel without programs in a call is not launched, and its workspace is 
     CHECK_EQ(recording.launches.at(0).entry, "gemm_hopper_split");
     CHECK_EQ(recording.launches.size(), split ? 2u : 1u);
     CHECK_EQ(recording.launches.at(0).argument<void*>(22), split ? p.workspace : nullptr);
+    Explanation explanation;
+    CHECK_EQ(explain(p, "sm_90", 132, &explanation), Error::success);
+    CHECK_EQ(explanation.kernel_count, recording.launches.size());
   }
+}
+
+TEST("a workspace that is an operand is refused") {
+  Recording& recording = start("cuda");
+  gemm_params p = call({.batch = 1, .m = 192, .n = 16, .k = 2000});
+  p.a = by_columns(p.a);
+  for (void* const operand : {p.a.data, p.b.data, p.d.data}) {
+    p.workspace = operand;
+    CHECK(gemm(p, {}) != Error::success);
+    CHECK_CONTAINS(last_error_message(), "gemm: workspace and ");
+  }
+  CHECK(recording.launches.empty());
 }
 
 TEST("a result of one column is a row of the swapped product, which descriptors can write") {
@@ -308,6 +323,10 @@ TEST("gemm refuses every wrong argument by name") {
       {[](auto& p) { p.bias.strides[0] = 2; }, Error::invalid_stride, "gemm: bias has n stride 2"},
       {[](auto& p) { p.d.strides[1] = 399; }, Error::invalid_stride, "gemm: d is written, but its elements overlap"},
       {[](auto& p) { p.d.data = nullptr; }, Error::null_pointer, "gemm: d has no data"},
+      {[](auto& p) { p.d.data = p.a.data; }, Error::invalid_stride,
+       "gemm: d is written and a is read, but they overlap"},
+      {[](auto& p) { p.d.data = p.b.data; }, Error::invalid_stride,
+       "gemm: d is written and b is read, but they overlap"},
   };
   for (const auto& [spoil, error, message] : cases) {
     Recording& recording = start("cuda");

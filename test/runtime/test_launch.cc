@@ -290,6 +290,26 @@ TEST("batch and heads above 65,535 run, as all programs are along x") {
   }
 }
 
+TEST("sizes that no launch has are refused by all that asks for a call, with the same words") {
+  const Sizes sizes[] = {{.batch = 3'000'000'000, .heads = 1, .heads_k = 1, .seqlen_q = 1, .seqlen_k = 1},
+                         {.batch = 1 << 20, .heads = 1 << 13, .heads_k = 1, .seqlen_q = 1, .seqlen_k = 1}};
+  for (const char* vendor : {"cuda", "hip"})
+    for (const Sizes& s : sizes) {
+      Recording& recording = start(vendor);
+      const attn_fwd_params p = fwd_call(s);
+      CHECK(attn_fwd(p, {}) != Error::success);
+      const std::string why = last_error_message();
+      CHECK(!supported(p, {}));
+      CHECK_EQ(last_error_message(), why);
+      size_t bytes = 0;
+      CHECK(attn_fwd_workspace_size(p, {}, &bytes) != Error::success);
+      CHECK_EQ(last_error_message(), why);
+      Explanation explanation;
+      CHECK(explain(p, vendor[0] == 'c' ? "sm_90" : "gfx942", 132, &explanation) != Error::success);
+      CHECK(recording.launches.empty());
+    }
+}
+
 TEST("more programs than a driver launches are refused, and nothing is launched") {
   Recording& recording = start("cuda");
   attn_fwd_params p = fwd_call({.batch = 1 << 16, .heads = 1 << 16, .heads_k = 1, .seqlen_q = 1, .seqlen_k = 1});

@@ -12,6 +12,7 @@
 using namespace aotriton::v2;
 
 // The sanitizers' own: they tell of every allocation, by whichever function.
+extern "C" size_t __sanitizer_get_current_allocated_bytes();
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*allocated)(const volatile void*, size_t),
                                                          void (*freed)(const volatile void*));
 
@@ -287,6 +288,32 @@ TEST("more shapes than a thread remembers work, each with its own arguments") {
       CHECK_EQ(attn_fwd(fwd_call({.seqlen_q = seqlen}), {}), Error::success);
       CHECK_EQ(recording.launches.at(0).argument<int32_t>(4 * 9 + 5), seqlen);
     }
+}
+
+TEST("what a thread keeps of many shapes is bounded, and goes with it") {
+  start("cuda");
+  static Driver forgetful;  // which does not record launches
+  forgetful = *driver();
+  forgetful.launch = [](const Launch&) { return Status{}; };
+  forgetful.fill = [](void*, uint32_t, int64_t, int64_t, int64_t, int64_t, void*) { return Status{}; };
+  forgetful.encode_tensor_map = [](TensorMap*, const TensorMapRequest&) { return Status{}; };
+  replace_driver(&forgetful);
+  const auto allocated = [] { return static_cast<int64_t>(__sanitizer_get_current_allocated_bytes()); };
+  int64_t kept = 0, left = 0;
+  const auto calls = [&] {
+    set_current_context(kContext);
+    const int64_t before = allocated();
+    for (int64_t seqlen = 1; seqlen <= 500; ++seqlen)
+      CHECK_EQ(attn_bwd(bwd_call({.seqlen_q = seqlen}), {}), Error::success);
+    kept = allocated() - before;
+  };
+  std::thread(calls).join();  // loads the images, which stay
+  left = allocated();
+  std::thread(calls).join();
+  left = allocated() - left;
+  CHECK(kept > 100 << 10);
+  CHECK(kept < 256 << 10);
+  CHECK(left < 4 << 10);
 }
 
 TEST("a call that is known allocates nothing") {

@@ -72,7 +72,7 @@ def test_what_is_wrong_with_a_winner_is_said_and_mended(
     left: list[str],
 ) -> None:
     (winner,) = database.winners()
-    changed: Winner = replace(winner, **changes)  # type: ignore[arg-type]
+    changed: Winner = replace(winner, **changes)  # type: ignore[arg-type] # names are of fields
     if "product" not in changes:
         database.forget_winners([winner])
     database.put_winners([changed])

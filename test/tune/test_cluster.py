@@ -103,7 +103,7 @@ class Machines:
         """The client: it has neither GPU nor compiler, and a store of its own; what it failed with."""
         store, progress, failed = ImageStore(), Progress(), list[BaseException]()
         if said is not None:
-            progress.note = said.append  # type: ignore[assignment,method-assign]
+            progress.note = said.append  # type: ignore[assignment,method-assign] # instead of printing
         setting = new_setting(LAUNCHER, "standin_compiler:StandinCompiler", store_token(store), (0.0, 0.0))
         lent = Cluster(setting, progress.note, self.address, **more)
         try:

@@ -38,7 +38,7 @@ def search(tensors: object = "a", ready: int = 1, **state: Any) -> Search:
     """An open problem with these tensors and so many ready candidates."""
     handle: Any = None  # the strategy is not asked here
     made = Search(PROBLEM, 1, handle, {}, SPECS)
-    made.tensors = tensors  # type: ignore[assignment]
+    made.tensors = tensors  # type: ignore[assignment] # a stand-in
     made.specs.update(SPECS)
     made.ready = {name: request(SPECS[name]) for name in NAMES[:ready]}
     for name, value in state.items():
@@ -132,7 +132,7 @@ def test_a_job_races_where_it_measures_the_last_candidates() -> None:
     assert not is_last_job(mine, one, 1)
     assert not is_last_job(gpu(one, [(one, 1)]), one, 2)  # another GPU has a candidate
     for state in ({"exhausted": False}, {"compiling": {"image"}}, {"visits": 2}, {"known": {NAMES[5]: None}}):
-        other = search(**{"ready": 2, "exhausted": True, "visits": 1, **state})  # type: ignore[arg-type]
+        other = search(**{"ready": 2, "exhausted": True, "visits": 1, **state})  # type: ignore[arg-type] # names are of fields
         assert not is_last_job(gpu(other), other, 2), state
 
 
