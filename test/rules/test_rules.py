@@ -48,7 +48,14 @@ from aotriton.rules.flash.forward import (
 from aotriton.rules.flash.fp8 import ATTN_FWD_HOPPER_FP8, GUARD_MASK
 from aotriton.rules.flash.invariant import ATTN_FWD_INVARIANT, GUARD_ASKED, INVARIANT, PART
 from aotriton.rules.flash.invariant import SPLITS as SPLITS_OF_PARTS
-from aotriton.rules.flash.latent import ATTN_FWD_LATENT, ATTN_FWD_LATENT_COMBINE, GUARD_LATENT, LATENT
+from aotriton.rules.flash.latent import (
+    ATTN_FWD_HOPPER_LATENT,
+    ATTN_FWD_LATENT,
+    ATTN_FWD_LATENT_COMBINE,
+    GUARD_LATENT,
+    HOPPER_LATENT,
+    LATENT,
+)
 from aotriton.rules.flash.latent import KEYS_OF_SPLIT as KEYS_OF_LATENT_SPLIT
 from aotriton.rules.flash.latent import SPLITS as SPLITS_OF_LATENT_KEYS
 from aotriton.rules.flash.planned import (
@@ -498,6 +505,7 @@ def scalars_of(kernel: KernelDescription, sizes: dict[str, int], **given: int) -
     return {"causal": 0, **dense, **given}
 
 
+LATENT_KERNELS = ATTN_FWD_LATENT, ATTN_FWD_HOPPER_LATENT
 FOLLOWING = [
     "attn_fwd",
     "attn_fwd_hopper_features",
@@ -511,7 +519,7 @@ FOLLOWING = [
     "attn_fwd_decode",
     "attn_fwd_split",
     "attn_fwd_combine",
-    *(kernel.name for kernel in (*INVARIANT.kernels, *LATENT.kernels)),
+    *(kernel.name for kernel in (*INVARIANT.kernels, *LATENT.kernels, *HOPPER_LATENT.kernels)),
     "attn_fwd_plan",
 ]  # whose grid is that of packed sequences, too
 
@@ -634,6 +642,7 @@ def test_keys_of_latent_caches_are_split_for_one_program_of_a_multiprocessor() -
         environment = Environment(sizes, scalars, {"BLOCK_M": 64}, multiprocessors=132)
         environment = replace(environment, sizes=sizes | derived_sizes(LATENT, environment))
         programs = [evaluate(one.grid[0], environment) for one in (ATTN_FWD_LATENT, ATTN_FWD_LATENT_COMBINE)]
+        assert evaluate(ATTN_FWD_HOPPER_LATENT.grid[0], environment) == programs[0]
         return evaluate(SPLITS_OF_LATENT_KEYS, environment), evaluate(KEYS_OF_LATENT_SPLIT, environment), *programs
 
     assert of(1, 16, 1, 8192) == (32, 256, 32, 16)
@@ -642,7 +651,7 @@ def test_keys_of_latent_caches_are_split_for_one_program_of_a_multiprocessor() -
     assert of(128, 16, 1, 8192) == (1, 8192, 128, 0)
     assert of(100, 16, 1, 8192) == (5, 1664, 500, 1600)  # nearly four rounds
     assert of(32, 64, 2, 256) == (1, 256, 64, 0)
-    assert of(128, 16, 1, 8192, USED_K.value) == (4, 2048, 512, 2048)
+    assert of(128, 16, 1, 8192, USED_K.value) == (2, 4096, 256, 2048)
 
 
 def test_a_plan_has_a_program_for_each_sequence_and_room_for_all_items() -> None:
@@ -768,10 +777,10 @@ def test_guards_are_where_32_bits_end(kernel: KernelDescription) -> None:
         names = [f"seqlen_{side}"] + ["seqlen_q, times the heads that are packed,"] * (side == "q" and packed)
         wanted = [f"{name} is more than {MOST_COUNTED}" for name in names if f"max_seqlen_{side}" in taken]
         wanted += [f"q has more than {MOST_COUNTED} rows"] * (
-            side == "q" and kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, ATTN_FWD_INVARIANT, ATTN_FWD_LATENT)
+            side == "q" and kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, ATTN_FWD_INVARIANT, *LATENT_KERNELS)
         )
         assert why == wanted
-    if kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, ATTN_FWD_INVARIANT, ATTN_FWD_LATENT):
+    if kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, ATTN_FWD_INVARIANT, *LATENT_KERNELS):
         return  # which serve no call of so many rows
     grouped = one | {"heads_q": 12, "seqlen_q": MOST_COUNTED // 4}
     assert refused(kernel, grouped) == []
@@ -876,7 +885,8 @@ def test_guards_of_single_kernels() -> None:
     softcap = {"level": 4, "features": SOFTCAP.value, "lo": -90, "hi": 90}
     assert refused(ATTN_FWD_HOPPER_FP8, as_many, **softcap) == ["queries of 8 bits have no other features"]
     of_latent = SIZES | {"head_dim": 576, "head_dim_v": 512}
-    assert refused(ATTN_FWD_LATENT, of_latent) == []
+    for kernel in LATENT_KERNELS:
+        assert refused(kernel, of_latent) == []
     assert [one[:13] for one in refused(ATTN_FWD, of_latent)] == ["head_dim 576 "]
     others = (of_latent | {"head_dim": 512}, of_latent | {"head_dim_v": 576})
     assert [evaluate(GUARD_LATENT.condition, Environment(sizes)) for sizes in (of_latent, *others)] == [1, 0, 0]

@@ -145,7 +145,7 @@ def test_calls_carry_hints() -> None:
     calls, supported, outcomes = on_standin_driver(ON_STANDIN)
     refusal = (
         "attn_fwd: hint backend=none: its backends are portable, hopper, hopper_slim, portable_slim, hopper_features, "
-        "decode, split, hopper_planned, invariant, latent, hopper_fp8"
+        "decode, split, hopper_planned, invariant, hopper_latent, latent, hopper_fp8"
     )
     assert [one["result"] for one in calls] == [None, None, None, refusal, None, None]
     assert [len(one["launches"]) for one in calls] == [1, 1, 1, 0, 1, 1]
