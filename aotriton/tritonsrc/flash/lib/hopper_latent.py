@@ -46,7 +46,7 @@ class Call:
     """What the warps of a program share: tensors, slots, barriers, the tile, its part of the keys, and constants.
 
     Keys of the part are ``count`` steps from key ``begin`` on, to before key ``end``. Those from `clear` on and before
-    `full` need no mask.
+    `full_keys` need no mask.
     """
 
     Q: gl.tensor
