@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -112,6 +112,46 @@ def test_triton_is_imported_in_one_place(path: Path) -> None:
     """In codegen only compile.py imports Triton, and only inside functions, which run in worker processes."""
     places = [inside for module, inside in imports(ast.parse(path.read_text())) if module.partition(".")[0] == "triton"]
     assert all(places) if path.name == "compile.py" else not places
+
+
+def own_module(name: str, modules: Collection[str]) -> str:
+    """The module of ours that an import names: itself, or what one of its names is imported from; or empty."""
+    return name if name in modules else parent if (parent := name.rpartition(".")[0]) in modules else ""
+
+
+def circles(graph: Mapping[str, Collection[str]]) -> list[set[str]]:
+    """The groups of modules that reach each other."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        reached[start] = found = set[str]()
+        waiting = list(graph[start])
+        while waiting:
+            if (one := waiting.pop()) not in found:
+                found.add(one)
+                waiting += graph.get(one, ())
+    return [{start, *(one for one in reached[start] if start in reached.get(one, ()))} for start in graph
+            if start in reached[start]]  # fmt: skip
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    """Neither at the top of modules nor inside of functions; only type checkers may."""
+    paths = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in PACKAGE.rglob("*.py")}
+    names = {path: name.removesuffix(".__init__") for path, name in paths.items()}
+    graph: dict[str, set[str]] = {}
+    for path, name in names.items():
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                node.body = []
+        found = {own_module(module, {*names.values()}) for module, _ in imports(tree)}
+        graph[name] = found - {"", name}
+    assert len(graph) > 250
+    assert not circles(graph)
+
+
+def test_circles_are_seen() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}, {"b", "c"}]
+    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
 
 
 def test_tuning_starts_without_a_gpu() -> None:
