@@ -114,6 +114,10 @@ TEST("explain names the backend and what each takes; the log line names the one 
   CHECK_EQ(faster.kernel, std::string("attn_fwd_hopper"));
   CHECK_EQ(faster.backend, std::string("hopper"));
   CHECK_EQ(faster.backend_count, 12);
+  // A choice that the lead has not is spelled as another kernel spells it.
+  CHECK_EQ(faster.backends[11].name, std::string("hopper_fp8"));
+  CHECK_EQ(faster.backend_states[11].choice, std::string("KEYS"));
+  CHECK_EQ(faster.backend_states[11].choice_value, std::string("rows"));
   CHECK_EQ(faster.backends[0].name, std::string("portable"));
   CHECK_EQ(faster.backends[0].median_us, 10.0f);
   CHECK_EQ(faster.backends[1].name, std::string("hopper"));
