@@ -36,8 +36,8 @@ from aotriton.rules.kernel import Value
 from aotriton.tune.measure.launcher import visible_gpus
 from aotriton.tune.measure.requests import Device, Request, Result, launch_request
 from aotriton.tune.problem.candidates import space
+from aotriton.tune.problem.compiler_facts import Compile, unfit
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.problem.image_check import Compile, unfit
 from aotriton.tune.problem.problems import Problem, shape_of
 from aotriton.tune.workers.cores import launch_cores, leave
 from aotriton.tune.workers.gpu_process import GpuProcess, TimedOut, Unstartable, WorkerError

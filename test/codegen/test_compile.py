@@ -38,7 +38,7 @@ from aotriton.rules.flash.common import WIDTH_V
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import KernelDescription
-from aotriton.tune.problem.image_check import unfit
+from aotriton.tune.problem.compiler_facts import unfit
 
 ROOT = Path(__file__).resolve().parents[2]
 

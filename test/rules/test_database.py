@@ -31,7 +31,7 @@ from aotriton.rules.database import (
     latest_medians,
     local,
     older,
-    tuning,
+    tuning_database,
 )
 from aotriton.rules.database import rows as module_rows
 from aotriton.rules.database.schema import DECISIONS, VERSION
@@ -478,7 +478,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
     version_1(path)
     before = path.read_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr(tuning, "DECISIONS", DECISIONS + "SELECT no_such_function();")
+        patched.setattr(tuning_database, "DECISIONS", DECISIONS + "SELECT no_such_function();")
         with pytest.raises(TuningDatabaseError, match="no_such_function"):
             TuningDatabase(path)
     assert path.read_bytes() == before
@@ -624,7 +624,7 @@ def test_a_file_of_version_4_is_read_and_left_as_it_is(path: Path) -> None:
         assert len(winners) == 4
         assert len(database.evidence.outcomes()) == len(database.models()) == 1
     shutil.rmtree(archive.folder_of(path))
-    with tuning.decisions(path) as decided:
+    with tuning_database.decisions(path) as decided:
         assert decided.winners() == winners
         assert len(decided.medians("sm_90", "mine", "stand-in")) == 1
     assert path.read_bytes() == before

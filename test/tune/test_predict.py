@@ -42,9 +42,9 @@ from aotriton.tune.flash.estimate import (
     source,
 )
 from aotriton.tune.problem.candidates import configs
+from aotriton.tune.problem.compiler_facts import Compile, untimed_winner
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.problem.image_check import Compile, untimed_winner
 from aotriton.tune.problem.problems import scalars_of
 from aotriton.tune.problem.tuning_error import TuningError
 

@@ -34,8 +34,8 @@ from aotriton.tune.coordinator.sample import CHUNK, FAILURES, Sampling, sample
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
 from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN, WORTH_TIMING, sampled, sequences, shortlist
 from aotriton.tune.measure.requests import Request
+from aotriton.tune.problem.compiler_facts import Compile
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.problem.image_check import Compile
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.gpu_process import GpuProcess
 

@@ -23,7 +23,7 @@ from aotriton.tune.coordinator.next_job import AHEAD
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.session import Plan, tune
 from aotriton.tune.problem.candidates import space
-from aotriton.tune.problem.image_check import unfit
+from aotriton.tune.problem.compiler_facts import unfit
 from aotriton.tune.problem.problems import Problem, Wish, problems
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.jobs import store_token

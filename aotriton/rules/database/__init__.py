@@ -28,7 +28,7 @@ from aotriton.rules.database.rows import (
     timings_of,
 )
 from aotriton.rules.database.sqlite_file import TuningDatabaseError, foreign_tables
-from aotriton.rules.database.tuning import TuningDatabase, decisions
+from aotriton.rules.database.tuning_database import TuningDatabase, decisions
 
 __all__ = [
     "PHASES",

@@ -14,7 +14,7 @@ from aotriton.tune.coordinator.state import Gpu, Search
 from aotriton.tune.coordinator.usage import Usage
 from aotriton.tune.coordinator.writer import Row, Writer
 from aotriton.tune.measure.requests import UNKNOWN_CONDITIONS, Conditions, Device, Race, Result
-from aotriton.tune.problem.image_check import FACTS
+from aotriton.tune.problem.compiler_facts import FACTS
 from aotriton.tune.workers.jobs import Failed
 
 DETAIL = 300  # characters of a message that a row keeps

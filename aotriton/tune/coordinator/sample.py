@@ -26,8 +26,8 @@ from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.session import begin_session
 from aotriton.tune.costmodel.shortlist import Found, sampled, sequences, shortlist
 from aotriton.tune.measure.requests import Device, Draw, LaunchSequence, launch_request
+from aotriton.tune.problem.compiler_facts import Compile
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.problem.image_check import Compile
 from aotriton.tune.problem.problems import Shape
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.gpu_process import GpuProcess, WorkerError

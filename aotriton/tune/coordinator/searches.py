@@ -13,7 +13,7 @@ from aotriton.tune.coordinator.images import Images, Made
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.state import Search, Waiting
 from aotriton.tune.measure.requests import launch_request
-from aotriton.tune.problem.image_check import unfit
+from aotriton.tune.problem.compiler_facts import unfit
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.search.handle import Step

@@ -27,9 +27,9 @@ from aotriton.tune.costmodel.fit import fit_apart
 from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN
 from aotriton.tune.costmodel.timings import Apart
 from aotriton.tune.problem.candidates import configs, ruled_out
+from aotriton.tune.problem.compiler_facts import FACTS, unfit, untimed_winner
 from aotriton.tune.problem.compute_unit import Candidate
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.problem.image_check import FACTS, unfit, untimed_winner
 from aotriton.tune.problem.problems import keys_of
 from aotriton.tune.problem.tuning_error import TuningError
 

@@ -11,7 +11,7 @@ from aotriton.rules.operators import Operator, kernels_of, with_own_shapes
 from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.costmodel.fit import fit
 from aotriton.tune.problem.candidates import spec_of
-from aotriton.tune.problem.image_check import FACTS, Compile
+from aotriton.tune.problem.compiler_facts import FACTS, Compile
 
 
 def fit_models(

@@ -19,7 +19,7 @@ from aotriton.rules.database.rows import Winner
 from aotriton.rules.family import Family
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription, Value
-from aotriton.tune.problem.image_check import FACTS, unfit, untimed_winner
+from aotriton.tune.problem.compiler_facts import FACTS, unfit, untimed_winner
 from aotriton.tune.problem.problems import keys_of
 
 

@@ -12,7 +12,7 @@ from aotriton.rules.borrow import filled, siblings
 from aotriton.rules.database import Outcome, TuningDatabase, Winner, timings_of
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
-from aotriton.tune.problem.image_check import FACTS, Compile, unfit
+from aotriton.tune.problem.compiler_facts import FACTS, Compile, unfit
 from aotriton.tune.winners.siblings import decide_siblings
 
 
