@@ -16,7 +16,7 @@ from toy_database import FOLDER
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.flash.invariant import INVARIANT
-from aotriton.rules.flash.latent import LATENT
+from aotriton.rules.flash.latent import HOPPER_LATENT, LATENT
 from aotriton.rules.image import config_values
 from aotriton.tune.cli.invocation import Invocation
 from aotriton.tune.cli.options import common
@@ -347,5 +347,5 @@ def test_functionals_are_of_timed_kernels(arch: str) -> None:
     found = Invocation(flash, common(flash), common(flash).parse_args([]), 0.0).functionals(arch)
     served = {kernel.name for kernel in flash.kernels if arch in kernel.archs}
     assert {one.kernel.name for one in found} == served - {"attn_bwd_dsinks", "kv_append", "attn_fwd_turn"} - {
-        one.name for one in (*INVARIANT.kernels, *LATENT.kernels)
+        one.name for one in (*INVARIANT.kernels, *LATENT.kernels, *HOPPER_LATENT.kernels)
     }
