@@ -73,8 +73,9 @@ def sequences(
 ) -> list[Found]:
     """Backends with images for a call of a functional of one of the leads, so that each image of ``lists`` that serves
     it is in one at least: one kernel's image varies while the other kernels have their first. A backend is left out
-    where a kernel has no image, or refuses the call, and where nothing of it is timed. Where calls need another level
-    than the lead's, kernels without that level have their first image alone: calls of the lead say what they take.
+    where a kernel has no image, is for calls of another level, or refuses the call, and where nothing of it is timed.
+    Where calls need another level than the lead's, kernels without that level have their first image alone: calls of
+    the lead say what they take.
     """
     found = []
     for backend in (one for one in operator.serving(functional) if one.timed_kernels):
@@ -85,9 +86,8 @@ def sequences(
                 images if one and one.level == functional.level else images[:1]
                 for one, images in zip(own, candidates, strict=True)
             ]
-        if not all(candidates) or not all(_has_level(one, functional) for one in own if one):
-            continue
-        if not all(is_served(one, sizes, multiprocessors) for one in own if one):
+        served = (_has_level(one, functional) and is_served(one, sizes, multiprocessors) for one in own if one)
+        if not (all(candidates) and all(served)):
             continue
         first = tuple(specs[0] for specs in candidates)
         found.append((backend.name, first))
