@@ -33,7 +33,8 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 def launch() -> Iterator[Any]:
     """interpreted.launch in a process of its own, so that other tests of this process compile kernels as ever."""
     before = os.environ.get("TRITON_INTERPRET")
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with pytest.MonkeyPatch.context() as patch, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")  # products of tiles are too small for threads, which only wait
         yield lambda *args: pool.submit(_launch, *args).result()
     assert os.environ.get("TRITON_INTERPRET") == before
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -316,9 +317,22 @@ def _np_dtype(of: Any) -> np.dtype:
     return _np_dtypes[name]
 
 
+def _make_tuple(self: Any, args: Any, type: Any = None) -> None:
+    """Triton's own ``tuple``, which makes its type where that is asked for: the shape of each tensor is a tuple, whose
+    type nobody asks for.
+    """
+    self.values = list(args)
+    if type is not None:
+        self.type = type if isinstance(type, tl.core.tuple_type) else tl.core.tuple_type(type)
+
+
+_type_of_tuple = cached_property(lambda self: tl.core._type_for_tuple_values(self.values))
+_type_of_tuple.__set_name__(tl.tuple, "type")
+
 # Without ``debug`` nothing looks at what it computes for each sum and product of integers.
 assert not interpreter.interpreter_builder.options.debug
 interpreter.interpreter_builder.options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
+tl.tuple.__init__, tl.tuple.type = _make_tuple, _type_of_tuple
 interpreter._convert_float = _convert
 interpreter._get_np_dtype = _np_dtype
 interpreter._patch_lang = _patch_once
