@@ -115,6 +115,10 @@ FIGURES = {
     "train": Figure(
         "pytorch-train", 240, lambda run: _python("pytorch.py", "--json", run.out, "--only", "train"), runtime="torch"
     ),
+    "packed-train": Figure(
+        "pytorch-packed", 270, lambda run: _python("packed_training.py", "--json", run.out),
+        runtime="torch", plain=False,
+    ),
 }  # fmt: skip
 ROWS = "regret-rows"  # regret.py --rows, and the next is what a default build has: neither needs a GPU
 SIZE = "build-size"
@@ -307,7 +311,7 @@ def main() -> int:
         "--only", nargs="+", choices=[*FIGURES, *AT_HOME], default=list(FIGURES), help="figures to take"
     )
     parser.add_argument("--out", type=_path, default=RESULTS, help="folder of the results (default: bench/results)")
-    parser.add_argument("--minutes", type=float, default=25, help="for all of them (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=30, help="for all of them (default: %(default)s)")
     parser.add_argument("--build", type=_path, default=ROOT / "build" / "default", help="(default: build/default)")
     parser.add_argument("--seed", type=int, default=SEED, help="of random problems (default: %(default)s)")
     parser.add_argument("--commit", default="", help="of this tree, where git does not know it")

@@ -15,7 +15,7 @@ import json
 import platform
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from losses import apart
 from torch.nn.attention import SDPBackend, activate_flash_attention_impl, restore_flash_attention_impl, sdpa_kernel
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
@@ -31,6 +32,7 @@ import aotriton.torch
 
 FA2, CUDNN, DOOR, OPERATOR, TORCH = "FA2", "cuDNN", "aotriton in SDPA", "aotriton's operator", "torch"
 MODES = {"eager": lambda model: model, "compiled": torch.compile}
+Selects = dict[str, Callable[[], AbstractContextManager[object]]]
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def door() -> Iterator[None]:
         restore_flash_attention_impl()
 
 
-def contenders(device: str) -> dict[str, Callable[[], AbstractContextManager[object]]]:
+def contenders(device: str) -> Selects:
     """What selects each of them while it is entered. The operator is called by its name, so nothing selects it."""
     if device == "cpu":
         return {TORCH: nullcontext, OPERATOR: nullcontext}
@@ -144,26 +146,37 @@ class Block(torch.nn.Module):
         self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
         self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any, packed: Any) -> Any:
         batch, rows, width = x.shape
         q, k, v = self.qkv(self.before(x)).view(batch, rows, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        x = x + self.out(causal_attention(self.who, q, k, v).transpose(1, 2).reshape(batch, rows, width))
+        x = x + self.out(self.attend(q, k, v, packed).transpose(1, 2).reshape(batch, rows, width))
         return x + self.down(torch.nn.functional.gelu(self.up(self.between(x))))
+
+    def attend(self, q: Any, k: Any, v: Any, _: Any) -> Any:
+        return causal_attention(self.who, q, k, v)
 
 
 class Gpt(torch.nn.Module):
-    def __init__(self, sizes: Sizes, who: str) -> None:
+    def __init__(self, sizes: Sizes, block: Callable[[int], Block]) -> None:
+        """``block`` makes that of a layer."""
         super().__init__()
         self.tokens = torch.nn.Embedding(sizes.vocabulary, sizes.width)
         self.places = torch.nn.Embedding(sizes.seqlen, sizes.width)
-        self.blocks = torch.nn.Sequential(*(Block(sizes, who) for _ in range(sizes.layers)))
+        self.blocks = torch.nn.Sequential(*map(block, range(sizes.layers)))
         self.norm = torch.nn.LayerNorm(sizes.width)
         torch.nn.init.normal_(self.tokens.weight, std=0.02)
         torch.nn.init.normal_(self.places.weight, std=0.02)
 
-    def forward(self, tokens: Any) -> Any:
-        x = self.tokens(tokens) + self.places.weight
-        return self.norm(self.blocks(x)) @ self.tokens.weight.T
+    def forward(self, tokens: Any, places: Any = None, packed: Any = None) -> Any:
+        """``places``: of each token, where they are not 0, 1, 2, ...; ``packed``: what tells blocks of documents."""
+        x = self.tokens(tokens) + (self.places.weight if places is None else self.places(places))
+        for block in self.blocks:
+            x = block(x, packed)
+        return self.norm(x) @ self.tokens.weight.T
+
+
+def gpt(sizes: Sizes, who: str) -> Gpt:
+    return Gpt(sizes, lambda _: Block(sizes, who))
 
 
 def batches(sizes: Sizes, device: str, seed: int) -> Any:
@@ -186,10 +199,10 @@ def batches(sizes: Sizes, device: str, seed: int) -> Any:
 class Training:
     """A model that is trained as GPT-2 is: a learning rate that rises for 100 steps, gradients of norm 1 at most."""
 
-    def __init__(self, who: str, mode: str, sizes: Sizes, device: str) -> None:
+    def __init__(self, model: Gpt, mode: Callable[[Any], Any], device: str) -> None:
         self.device = device
-        self.model = Gpt(sizes, who).to(device)
-        self.run = MODES[mode](self.model)
+        self.model = model.to(device)
+        self.run = mode(self.model)
         self.losses: list[list[Any]] = []  # of each seed
         self.seconds: list[float] = []  # of a step, the mean of several
 
@@ -202,15 +215,25 @@ class Training:
         self.rising = torch.optim.lr_scheduler.LinearLR(self.optimizer, 0.01, 1.0, 100)
         self.losses.append([])
 
+    def batch(self, step: int) -> tuple[tuple[Any, ...], Any]:
+        """What the model takes, and the tokens that it should tell."""
+        tokens = self.data[step]
+        return (tokens[:, :-1],), tokens[:, 1:].flatten()
+
+    def backward(self, step: int) -> Any:
+        """The loss of a step, whose gradients the parameters have from here on."""
+        given, told = self.batch(step)
+        with torch.autocast(self.device, dtype=torch.bfloat16):
+            logits = self.run(*given)
+        loss = cross_entropy(logits.float().flatten(0, 1), told)
+        loss.backward()
+        return loss
+
     def steps(self, count: int) -> None:
         wait(self.device)
         start = perf_counter()
         for _ in range(count):
-            tokens = self.data[len(self.losses[-1])]
-            with torch.autocast(self.device, dtype=torch.bfloat16):
-                logits = self.run(tokens[:, :-1])
-            loss = cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
-            loss.backward()
+            loss = self.backward(len(self.losses[-1]))
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
@@ -221,18 +244,27 @@ class Training:
 
 
 def train(mode: str, sizes: Sizes, device: str, seeds: int) -> dict[str, dict[str, Any]]:
-    """Of each contender, losses of each seed's steps, and tokens/s: the median over the second half, in short turns."""
-    trainings = {who: Training(who, mode, sizes, device) for who in contenders(device)}
-    turn = min(10, sizes.steps // 4)
+    """What `measured` says of each contender."""
+    trainings = {who: Training(gpt(sizes, who), MODES[mode], device) for who in contenders(device)}
     for seed in range(seeds):
         torch.manual_seed(seed)
-        weights, data = Gpt(sizes, TORCH).state_dict(), batches(sizes, device, seed)
+        weights, data = gpt(sizes, TORCH).state_dict(), batches(sizes, device, seed)
         for one in trainings.values():
             one.begin(weights, data)
-        for _ in range(sizes.steps // turn):
-            for who, select in contenders(device).items():
-                with select():
-                    trainings[who].steps(turn)
+        take_turns(trainings, contenders(device), sizes.steps)
+    return measured(trainings, sizes)
+
+
+def take_turns(trainings: Mapping[str, Training], selects: Selects, steps: int) -> None:
+    turn = min(10, steps // 4)
+    for _ in range(steps // turn):
+        for who, training in trainings.items():
+            with selects[who]():
+                training.steps(turn)
+
+
+def measured(trainings: Mapping[str, Training], sizes: Sizes) -> dict[str, dict[str, Any]]:
+    """Of each contender, losses of each seed's steps, and tokens/s: the median over the second half of its turns."""
     return {
         who: {
             "parameters": sum(parameter.numel() for parameter in one.model.parameters()),
@@ -324,14 +356,9 @@ def prefill(model: Any, mode: str, sizes: Sizes, device: str) -> dict[str, dict[
 # ---- record and tables -----------------------------------------------------------------------------------------------
 
 
-def spread(one: list[float], other: list[float]) -> float:
-    """The mean distance of two lists of numbers."""
-    return statistics.fmean(abs(a - b) for a, b in zip(one, other, strict=True))
-
-
 def spreads(ones: list[list[float]], others: list[list[float]]) -> str:
     """Of the lists of each seed, from the smallest to the largest."""
-    found = [spread(one, other) for one, other in zip(ones, others, strict=True)]
+    found = apart(ones, others)
     return " to ".join(f"{one:.2g}" for one in sorted({min(found), max(found)}))
 
 

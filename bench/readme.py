@@ -25,6 +25,7 @@ ELSEWHERE: Mapping[str, Figure] = {
     "choice-summary": summary.choice,
     "pytorch-host": page_others.pytorch_host,
     "pytorch-tokens": page_others.pytorch_tokens,
+    "pytorch-packed": page_others.pytorch_packed,
 }
 # Those of docs/performance.md, and whose results they are: other GPUs' results follow a figure there.
 PAGE: Mapping[str, tuple[Figure, tuple[str, ...]]] = {
@@ -38,7 +39,7 @@ PAGE: Mapping[str, tuple[Figure, tuple[str, ...]]] = {
     "latent": (page_decoding.latent_caches, ("latent",)),
     "features": (page_attention.with_features, ("features", "band")),
     "batch-invariant": (page_decoding.batch_invariant, ("invariant",)),
-    "pytorch": (page_others.in_pytorch, ("pytorch", "pytorch-train")),
+    "pytorch": (page_others.in_pytorch, ("pytorch", "pytorch-train", "pytorch-packed")),
     "gemm": (page_others.products, ("gemm",)),
     "new-shape": (page_others.new_shape, ("new-shape",)),
     "first-call": (page_others.first_call, ("first-call",)),

@@ -22,6 +22,12 @@ from decode_calls import PEERS as DECODING_PEERS
 from figures.results import Results, day, gpu_of, link, listed
 
 DOOR, OPERATOR = "aotriton in SDPA", "aotriton's operator"  # of bench/pytorch.py, which needs torch
+# Of bench/packed_training.py, which needs it, too.
+PACKED_WAYS = {
+    "aotriton in torch's operator": "this backend in torch's operator",
+    "aotriton's flash_attn_varlen_func": "`flash_attn_varlen_func`",
+}
+PACKED_PEERS = (FA2, "FlexAttention")
 FEATURES = {  # of bench/features.py
     "dropout": "dropout",
     "packed": "packed sequences",
@@ -168,6 +174,19 @@ def _training(record: Record) -> Iterator[Comparison]:
     yield Comparison("PyTorch, training of a GPT", (FA2, CUDNN), {"": times})
 
 
+def packed_gains(of_mode: Mapping[str, Mapping[str, float]]) -> list[float]:
+    """How many times as many tokens as the best peer each of the library's ways into PyTorch takes in a second."""
+    best = max(of_mode[peer]["tokens_per_s"] for peer in PACKED_PEERS if peer in of_mode)
+    return [of_mode[way]["tokens_per_s"] / best for way in PACKED_WAYS]
+
+
+def _packed_training(record: Record) -> Iterator[Comparison]:
+    for run, modes in record["train"].items():
+        times = [one for of_mode in modes.values() for one in packed_gains(of_mode)]
+        what = f"PyTorch, training of a GPT on packed documents, windows, {run}"
+        yield Comparison(what, _there(PACKED_PEERS, modes.values()), {"": times})
+
+
 def _products(record: Record) -> Iterator[Comparison]:
     for part, what in (
         ("grid", "matrix products of layers"),
@@ -196,6 +215,7 @@ COMPARISONS: Mapping[str, Callable[[Record], Iterator[Comparison]]] = {
     "invariant": _invariant,
     "pytorch": _pytorch,
     "pytorch-train": _training,
+    "pytorch-packed": _packed_training,
     "gemm": _products,
     "latency": _one_call,
     "launch": _launches,

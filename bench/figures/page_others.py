@@ -6,8 +6,9 @@ import statistics
 
 import gemm
 from contenders import CUDNN, FA2, LIBRARY
+from losses import apart, at_the_end, between_seeds, numbers
 
-from figures.comparison import DOOR, OPERATOR, gain
+from figures.comparison import DOOR, OPERATOR, PACKED_PEERS, PACKED_WAYS, gain
 from figures.results import Results, date, day, gpu_of, link, listed
 
 HOST_MODES = ("inference_mode", "gradient recorded")
@@ -140,4 +141,37 @@ def pytorch_tokens(results: Results) -> str:
         for mode, cells in parts.items():
             shown = (f"{cells[who]['tokens_per_s']:,}" for who in (*COLUMNS, OPERATOR))
             lines.append(f"| {what}, {mode} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def pytorch_packed(results: Results) -> str:
+    """Tokens/s with dropout and without, and how far losses are apart, beside what draws and seeds do to them."""
+    if not results.has("pytorch-packed"):
+        return "Not measured yet: `python bench/all.py --only packed-train` does it."
+    name = results.newest("pytorch-packed")
+    train = results(name)["train"]
+    labels = {who: who for who in PACKED_PEERS} | PACKED_WAYS
+    lines = [
+        f"{results.about(name)} ({link(name)}):",
+        "",
+        f"| | {' | '.join(labels.values())} |",
+        "|---" * (len(labels) + 1) + "|",
+    ]
+    for run, modes in train.items():
+        for mode, found in modes.items():
+            shown = (f"{found[who]['tokens_per_s']:,}" if who in found else "" for who in labels)
+            lines.append(f"| {run}, {mode} | {' | '.join(shown)} |")
+    dropped, plain = (train[run]["compiled"] for run in ("dropout", "no dropout"))
+    lines += ["", "Losses when compiled, and their distance from FA2's in the mean, by seed:", ""]
+    labels |= {f"{FA2}, other draws": "FA2 once more, which drops other weights"}
+    for run, found in (("dropout", dropped), ("no dropout", plain)):
+        losses = {label: found[who]["losses"] for who, label in labels.items() if who in found and who != FA2}
+        told = (f"{label} {numbers(apart(one, found[FA2]['losses']))}" for label, one in losses.items())
+        lines.append(f"* {run}: {'; '.join(told)}")
+    if between := between_seeds(dropped[FA2]["losses"]):
+        lines.append(f"* dropout, FA2 with one seed and with another: {numbers(between)}")
+    ends = (f"{label} {at_the_end(dropped[who]['losses']):.3f}" for who, label in labels.items() if who in dropped)
+    lines.append(f"* dropout, mean loss of the last tenth of the steps: {'; '.join(ends)}")
+    gradients = max(plain[who]["gradients_apart"] for who in PACKED_WAYS)
+    lines.append(f"* no dropout, gradients of the first step: at most {100 * gradients:.2g} % from FA2's in any layer")
     return "\n".join(lines)

@@ -128,6 +128,37 @@ def test_the_summary_hides_nothing_that_is_behind(tmp_path: Path) -> None:
     ]
 
 
+def test_packed_training_is_told_once_it_is_measured(tmp_path: Path) -> None:
+    """Tokens/s of all, losses beside what other draws and other seeds do to them, and in the summary the slower one of
+    the library's ways.
+    """
+    results = Results(tmp_path, lambda name, record: False)
+    assert page_others.pytorch_packed(results).startswith("Not measured yet: ")
+    assert summary.rows(results) == []
+
+    def found(tokens: int, more: float) -> dict[str, Any]:
+        losses = [[2.0 + more] * 10, [3.0 - more] * 10]
+        return {"tokens_per_s": tokens, "losses": losses, "gradients_apart": more / 10}
+
+    door, function = comparison.PACKED_WAYS
+    ours = {door: found(1300, 0.125), function: found(1200, 0.25)}
+    dropped = {"FA2": found(1000, 0.0), "FA2, other draws": found(1000, 0.5)} | ours
+    plain = {"FA2": found(1000, 0.0), "FlexAttention": found(1100, 0.5)} | ours
+    train = {"dropout": {"compiled": dropped}, "no dropout": {"compiled": plain, "eager": plain}}
+    record = {"machine": {"gpu": "a GPU", "date": "2026-11-27"}, "state": {"commit": "abc1234"}, "train": train}
+    (tmp_path / "h100-pytorch-packed.json").write_text(json.dumps(record))
+    text = page_others.pytorch_packed(results)
+    assert "| dropout, compiled | 1,000 |  | 1,300 | 1,200 |" in text
+    assert "| no dropout, eager | 1,000 | 1,100 | 1,300 | 1,200 |" in text
+    assert "`flash_attn_varlen_func` 0.25, 0.25; FA2 once more, which drops other weights 0.5, 0.5" in text
+    assert "FA2 with one seed and with another: 1\n" in text
+    assert text.endswith("at most 2.5 % from FA2's in any layer")
+    dropout, without = (row for row, _ in summary.rows(results))
+    assert (dropout.peers, without.peers) == (("FA2",), ("FA2", "FlexAttention"))
+    assert dropout.times[""] == [1.3, 1.2]
+    assert min(without.times[""]) == pytest.approx(1200 / 1100)
+
+
 def test_all_that_is_compared_is_in_the_summary(every: ModuleType) -> None:
     """Each figure that times the library beside something has a row in README; the others cost time alone, or are of
     choices.
@@ -136,9 +167,8 @@ def test_all_that_is_compared_is_in_the_summary(every: ModuleType) -> None:
     assert without == {"regret", "hints", "new-shape", "first-call"}
     results = every.results()
     rows = summary.table(results).splitlines()[2:]
-    newest = [
-        one for file in comparison.COMPARISONS for one in comparison.compared(file, results(results.newest(file)))
-    ]
+    files = filter(results.has, comparison.COMPARISONS)
+    newest = [one for file in files for one in comparison.compared(file, results(results.newest(file)))]
     for one in newest:
         assert any(row.startswith(f"| {one.what}") for row in rows), one.what
     assert len(rows) >= len(newest)
@@ -259,7 +289,9 @@ def test_results_are_taken_within_a_time(
     every.state_now.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["grid", "unseen", "latency", "regret", "hints", "decode", "gemm", "pytorch", "train"])
+@pytest.mark.parametrize(
+    "name", ["grid", "unseen", "latency", "regret", "hints", "decode", "gemm", "pytorch", "train", "packed-train"]
+)
 def test_programs_take_what_they_are_given(every: ModuleType, tmp_path: Path, name: str) -> None:
     """Without a GPU each of them ends for want of one, or of torch, but not because it does not know an option."""
     command = every.FIGURES[name].command(every.Run(tmp_path, tmp_path / "result.json", 1, 60.0))
