@@ -138,7 +138,8 @@ def attention(call: Call, work: str, rounded: Callable[[Array], Array]) -> Resul
             shared = call.alibi_slopes.shape[0] == 1
             sequences = slice(0, 1) if shared else slice(part.sequence, part.sequence + b.stop - b.start)
             slopes = xp.asarray(grouped(call.alibi_slopes)[sequences, h], dtype=like["dtype"])
-            distance = slopes[..., None, None] * abs(row + (count_k - count_q) - key)
+            apart = xp.asarray(abs(row + (count_k - count_q) - key), dtype=like["dtype"])  # numpy widens whole numbers
+            distance = slopes[..., None, None] * apart
             scores, magnitude = scores - distance, magnitude + abs(distance)
         if call.bias is not None:
             bias = xp.asarray(grouped(call.bias)[b, h, :, rows, keys], dtype=like["dtype"])

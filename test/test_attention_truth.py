@@ -330,6 +330,19 @@ def test_the_cases_have_every_pair_of_options() -> None:
     assert {case.used_k is None for case in random_cases(50, 1, 300)} == {True, False}
 
 
+@pytest.mark.parametrize("case", [DROPPED, CAPPED, PACKED, *covering(9, {**OPTIONS, "head_dim": (8,)})], ids=str)
+def test_an_ordinary_implementation_has_no_more_than_float32(case: Case) -> None:
+    """Whatever is rounded to the call's type was computed in float32, with each feature."""
+    seen = set()
+
+    def rounded(values: np.ndarray) -> np.ndarray:
+        seen.add(values.dtype.name)
+        return values.astype(np.float32)
+
+    ordinary(call_of(case), rounded)
+    assert seen == {"float32"}
+
+
 def low(call: Call) -> Results:
     return ordinary(call, lambda x: x.astype(np.float16).astype(np.float32))
 
