@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import Case, covering, inputs
+from attention_cases import Case, covering, inputs, random_cases
 from attention_truth import Call, Results, check, kept, ordinary, threshold, truth
 from test_kernels import round_to
 
@@ -22,7 +22,17 @@ FORWARD = ("attn_fwd",)
 BACKWARD = ("attn_bwd_preprocess", "attn_bwd_dk_dv", "attn_bwd_dq")
 
 
-TILES = ((16, 32), (32, 16), (32, 32), (64, 32), (16, 64), (64, 64))
+Tiles = tuple[int, int]  # of queries and of keys
+TILES: tuple[Tiles, ...] = ((16, 32), (32, 16), (32, 32), (64, 32), (16, 64), (64, 64))
+
+
+def tiles_of(case: Case) -> Tiles:
+    """The largest of which the longest sequence has more than one, each way: the interpreter takes as long for a small
+    tile as for a large one.
+    """
+    longest = (max(case.used_q or case.lengths_q), max(case.used_k or case.lengths_k))
+    of_q, of_k = (max((size for size in (16, 32, 64) if size < one), default=16) for one in longest)
+    return of_q, of_k
 
 
 def call_of(case: Case) -> tuple[Call, Arrays]:
@@ -75,12 +85,14 @@ def run(
     multiprocessors: int = 0,
     pages: int = 0,
     keys: Keys = Keys.rows,
+    tiles: Tiles | None = None,
 ) -> Arrays:
     """What the kernel writes, by operand. ``given``: all that there is, of which it takes its own. ``derived``: the
     sizes that its backend derives, on a GPU of so many ``multiprocessors``. ``pages``: the keys that a block table has
-    room for; 0 where there is none. ``keys``: their type, where it is of 8 bits.
+    room for; 0 where there is none. ``keys``: their type, where it is of 8 bits. ``tiles``: some that go by the case's
+    number where none are said.
     """
-    block_m, block_n = TILES[case.number % len(TILES)]
+    block_m, block_n = tiles or TILES[case.number % len(TILES)]
     dims = {"batch": case.batch, "heads_q": case.heads_q, "heads_k": case.heads_k, "head_dim": case.head_dim}
     dims["head_dim_v"] = case.head_dim_v or case.head_dim
     dims |= {"seqlen_q": case.rows_q, "seqlen_k": pages or case.rows_k, **derived}
@@ -179,13 +191,15 @@ WIDE = [
          number=0),
 ]  # fmt: skip
 EVERY = [*CASES, *WIDE]
+# Of both kinds that run on a GPU: as short as a tile, and of many.
+RANDOM = [*random_cases(50, seed=31, longest=40), *random_cases(100, seed=32, longest=140)]
 
 
 @pytest.mark.parametrize("case", EVERY, ids=str)
 def test_forward(launch: Any, case: Case) -> None:
     """attn_fwd writes out and logsumexp of every pair of features, and nothing outside of them."""
     call, given = call_of(case)
-    results = run(launch, case, "attn_fwd", given)
+    results = run(launch, case, "attn_fwd", given, tiles=tiles_of(case))
     assert_right(case, call, results, truth(call), plain_of(case, call))
 
 
@@ -226,12 +240,42 @@ def test_backward(launch: Any, case: Case) -> None:
     call, given = call_of(case)
     exact, plain = truth(call), plain_of(case, call)
     given |= after_forward(call, exact, plain)
-    given |= run(launch, case, "attn_bwd_preprocess", given)
-    results = run(launch, case, "attn_bwd_dk_dv", given)
-    results |= run(launch, case, "attn_bwd_dq", given, frozenset() if case.bias else frozenset({"dbias"}))
+    assert_right(case, call, backward(launch, case, given), exact, plain)
+
+
+@pytest.mark.parametrize("case", RANDOM, ids=str)
+def test_random_calls(launch: Any, case: Case) -> None:
+    """A forward, and a backward with what it wrote, write all of their results, and nothing outside of them."""
+    call, given = call_of(case)
+    results = run(launch, case, "attn_fwd", given, tiles=tiles_of(case))
+    results |= backward(launch, case, given | results)
+    assert_right(case, call, results, truth(call), plain_of(case, call))
+
+
+def test_most_random_calls_have_more_than_one_tile_each_way() -> None:
+    """All end within a tile, and many have a sequence without queries or keys."""
+    many, ends, empty = 0, 0, 0
+    for case in RANDOM:
+        counts = (case.used_q or case.lengths_q, case.used_k or case.lengths_k)
+        (longest_q, longest_k), (of_q, of_k) = map(max, counts), tiles_of(case)
+        many += longest_q > of_q and longest_k > of_k
+        ends += longest_q % of_q > 0 or longest_k % of_k > 0
+        empty += 0 in counts[0] or 0 in counts[1]
+    assert many > len(RANDOM) / 2
+    assert ends == len(RANDOM)
+    assert empty > len(RANDOM) / 4
+
+
+def backward(launch: Any, case: Case, given: Arrays) -> Arrays:
+    """What the kernels write of gradients."""
+    tiles = tiles_of(case)
+    given = given | run(launch, case, "attn_bwd_preprocess", given, tiles=tiles)
+    results = run(launch, case, "attn_bwd_dk_dv", given, tiles=tiles)
+    without = frozenset({"dbias"} if not case.bias else ())
+    results |= run(launch, case, "attn_bwd_dq", given, without, tiles=tiles)
     if case.sinks:
-        results |= run(launch, case, "attn_bwd_dsinks", given)
-    assert_right(case, call, results, exact, plain)
+        results |= run(launch, case, "attn_bwd_dsinks", given, tiles=tiles)
+    return results
 
 
 def after_forward(call: Call, exact: Results, plain: Results) -> Arrays:
