@@ -410,6 +410,12 @@ def test_models_of_each_product_are_fitted_from_its_own_samples(bench: Bench) ->
 
 def test_a_kernel_that_loses_its_models_is_named(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """A fit without any image of today's source leaves it none."""
+
+    def compiled(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None, checksums: object) -> object:
+        return standin_images(specs, store, jobs)
+
+    bench.monkeypatch.setattr("aotriton.tune.cli.models.compile_images", compiled)
+    bench.monkeypatch.setenv("AOTRITON_IMAGE_STORE", str(bench.folder / "store"))
     bench.measure(*CONFIGS)
     bench.sample(40)
     with TuningDatabase(bench.database) as database:
