@@ -35,6 +35,7 @@ from aotriton.rules.flash.common import HEAD_DIM
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
 from aotriton.rules.operators import Backend, Operator
+from aotriton.tune.costmodel.shortlist import has_level
 from aotriton.tune.measure.launch_sequences import Sequences
 from aotriton.tune.measure.requests import Draw, LaunchSequence, Request
 from aotriton.tune.problem.problems import is_served, log_uniform
@@ -101,10 +102,14 @@ class Shipped:
 def serving(
     operator: Operator, functional: Functional, sizes: Mapping[str, int], multiprocessors: int
 ) -> tuple[list[Backend], list[str]]:
-    """The backends whose guards let the call pass, and the names of those that refuse it."""
+    """Of the backends of the call's level, those whose guards let it pass, and the names of those that refuse it."""
     found, refusing = [], []
     for backend in operator.backends:
+        if None in [kernel.like(functional, sizes) for kernel in backend.timed_kernels]:
+            continue
         own = [one for one in (kernel.like(functional, sizes) for kernel in backend.kernels) if one]
+        if not all(has_level(one, functional) for one in own):
+            continue
         if all(is_served(one, sizes, multiprocessors) for one in own):
             found.append(backend)
         else:

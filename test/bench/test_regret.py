@@ -30,3 +30,14 @@ def test_what_refuses_a_call_is_left_out_and_named() -> None:
         "chosen_us": 11.0, "chosen": "portable", "cells_us": 12.0, "predicted_us": 10.5, "refusing": refusing,
     }  # fmt: skip
     assert "hopper_heads refuses 1 of the shapes by its guards." in regret.summary([cell])
+
+
+def test_backends_of_other_levels_are_no_candidates() -> None:
+    """The backend of queries of 8 bits has images, and none of them serves a call of bf16."""
+    attn_fwd = operator("attn_fwd")
+    choices: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": 128, "CAUSAL": False, "ADDRESSING": "descriptor"}
+    functional = attn_fwd.lead.functional("sm_90", **choices)
+    sizes = {"batch": 2, "heads_q": 16, "heads_k": 16, "seqlen_q": 4096, "seqlen_k": 4096, "head_dim": 128}
+    found, refusing = regret.serving(attn_fwd, functional, sizes, 132)
+    assert {"portable", "hopper"} <= {one.name for one in found}
+    assert not {"hopper_fp8", "hopper_features"} & {*refusing, *(one.name for one in found)}

@@ -555,9 +555,10 @@ def test_a_backend_that_refuses_a_call_has_no_sequence() -> None:
     assert timed(seqlen_q=3000, seqlen_k=3000, batch=1, heads_q=4, heads_k=4) == ["hopper_heads"]
 
 
-def test_plain_calls_are_timed_on_no_backend_of_other_keys() -> None:
-    """Kernels of tensors of 8 bits have images for each functional of the lead, but not for its calls."""
-    lead = ATTN_FWD.lead.functional("sm_90", T="bf16", BLOCK_DMODEL=128, CAUSAL=False, ADDRESSING="descriptor", LEVEL=0)
+def timed_backends(level: int) -> set[str]:
+    """The backends of attention's forward that are timed on a call of a level, if each kernel has an image for it."""
+    choices: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": 128, "CAUSAL": False, "ADDRESSING": "descriptor"}
+    lead = ATTN_FWD.lead.functional("sm_90", **choices, LEVEL=level)
     sizes = {"batch": 2, "heads_q": 16, "heads_k": 16, "seqlen_q": 400, "seqlen_k": 400, "head_dim": 128}
     lists = {}
     for kernel in (one for backend in ATTN_FWD.backends for one in backend.timed_kernels):
@@ -566,6 +567,15 @@ def test_plain_calls_are_timed_on_no_backend_of_other_keys() -> None:
             compile_options = {name: values[0] for name, values in kernel.compile_option_values("cuda").items()}
             lists[kernel.name, str(own)] = [ImageSpec.of(own, tunables, compile_options)]
     assert "attn_fwd_hopper_fp8" in {name for name, _ in lists}
-    timed = {backend for backend, _ in sequences(ATTN_FWD, lead, sizes, lists, 132)}
-    assert {"portable", "hopper", "split"} <= timed
-    assert "hopper_fp8" not in timed
+    return {backend for backend, _ in sequences(ATTN_FWD, lead, sizes, lists, 132)}
+
+
+def test_calls_are_timed_on_no_backend_of_other_levels() -> None:
+    """Kernels of tensors of 8 bits have images for each functional of the lead, but not for its calls. What splits keys
+    has one level for calls of several, and refuses those with bias, ALiBi or dropout.
+    """
+    plain, general, full = (timed_backends(level) for level in (0, 4, 5))
+    assert {"portable", "hopper", "split", "hopper_planned"} <= plain
+    assert {"portable", "hopper_features", "split", "hopper_planned"} <= general
+    assert full == {"portable"}
+    assert "hopper_fp8" not in plain | general

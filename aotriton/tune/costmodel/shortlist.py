@@ -55,7 +55,7 @@ def shortlist(functional: Functional, outcomes: Iterable[Outcome], saves: Mappin
     return specs[:MOST_IMAGES]
 
 
-def _has_level(own: Functional, called: Functional) -> bool:
+def has_level(own: Functional, called: Functional) -> bool:
     """Whether a kernel's functional serves calls of another one: at the same of their common levels, or, where levels
     are of different kinds, at the one of plain calls.
     """
@@ -86,7 +86,9 @@ def sequences(
                 images if one and one.level == functional.level else images[:1]
                 for one, images in zip(own, candidates, strict=True)
             ]
-        served = (_has_level(one, functional) and is_served(one, sizes, multiprocessors) for one in own if one)
+        served = (
+            has_level(one, functional) and is_served(one, sizes, multiprocessors, functional) for one in own if one
+        )
         if not (all(candidates) and all(served)):
             continue
         first = tuple(specs[0] for specs in candidates)

@@ -119,11 +119,16 @@ def _pinned(functional: Functional) -> dict[str, int]:
     return {choice.source.name: choice.number(value) for choice, value in pairs if choice.source.code == "scalar"}
 
 
-def is_served(functional: Functional, sizes: Mapping[str, int], multiprocessors: int) -> bool:
-    """Whether the kernel's guards allow a measured call of these sizes, whose other scalars are 0."""
+def is_served(
+    functional: Functional, sizes: Mapping[str, int], multiprocessors: int, called: Functional | None = None
+) -> bool:
+    """Whether the kernel's guards allow a measured call of these sizes, whose other scalars are 0. ``called``: the
+    functional of a lead that the call is of, if it is another one.
+    """
     sizes = tuning(functional.kernel.family).sizes(sizes) if sizes and _guards_sizes(functional.kernel) else sizes
-    present = given_at_level(functional)
-    measured = scalars_of(functional, sizes) if sizes else _pinned(functional)
+    called = called or functional
+    present = given_at_level(called)
+    measured = scalars_of(functional, sizes) | scalars_of(called, sizes) if sizes else _pinned(functional)
     for guard in functional.kernel.all_guards(sizes.keys()):
         named = {str(name): 0 for code, name in guard.condition.postfix() if code == "scalar"}
         environment = Environment(sizes, named | measured, present=present, multiprocessors=multiprocessors)
