@@ -21,7 +21,8 @@ from toy_database import toy  # noqa: E402, F401 (a fixture of every test)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write test/golden/ instead of comparing with it")
     parser.addoption("--random-calls", type=int, default=0, metavar="COUNT", help="more of random calls on a GPU")
-    parser.addoption("--random-seed", type=int, default=100, help="of these calls (default: %(default)s)")
+    parser.addoption("--random-seed", type=int, default=100, help="of these calls, and the sample")
+    parser.addoption("--sample", type=int, default=0, metavar="COUNT", help="of GPU tests, so many of each function")
 
 
 @pytest.fixture

@@ -6,8 +6,10 @@ The tests need torch with CUDA and a binding of default or full coverage on PYTH
 from __future__ import annotations
 
 import importlib.util
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -29,7 +31,15 @@ def missing() -> str | None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by the marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if count := config.getoption("--sample"):
+        of_function = defaultdict(list)
+        for item in items:
+            of_function[item.nodeid.partition("[")[0]].append(item)
+        draw = Random(config.getoption("--random-seed"))
+        kept = {one for all_ in of_function.values() for one in draw.sample(all_, min(count, len(all_)))}
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.gpu)
