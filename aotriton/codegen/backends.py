@@ -93,13 +93,13 @@ def choose(
             medians: tuple[float, ...] = (0.0,) * len(served)
             if first := _time(served[0], on, bins, rows):
                 medians = _comparable([first, *(_time(kernels, on, bins, rows) for kernels in served[1:])])
-                row = rows.get((*on, lead.name, str(functional), bins[lead.name]))
+                row, there = rows.get((*on, lead.name, str(functional), bins[lead.name])), bins
                 if not _consistent(first.bins) and isinstance(row, Borrowed) and row.lender:
                     there = by_bin[row.lender.bin]
                     medians = _comparable([_time(kernels, on, there, rows) for kernels in served])
                 lender = arch, first.products[-1]
                 if lender != on and not any(medians[1:]):
-                    medians = _comparable([_time(kernels, lender, bins, rows) for kernels in served])
+                    medians = _comparable([_time(kernels, lender, there, rows) for kernels in served])
             best = min((median, place) for place, median in enumerate(medians) if median) if medians[0] else (0.0, 0)
             found.append(BackendCell(cell, best[1], medians))
         if any(any(cell.medians_us[1:]) for cell in found):

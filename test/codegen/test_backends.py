@@ -148,6 +148,21 @@ def test_kernels_with_winners_of_different_cells_are_compared_where_the_leads_is
     assert chosen(operator, attn(dq), empty, *rows, row(attn(pre), (2048,), 8.0), *borrowed) == (1, (10.0, 5.0))
 
 
+def test_that_cell_may_be_another_products() -> None:
+    """A product that measured the first kernel alone compares backends as the product does that lent it the others."""
+    first = backward.OPERATOR.backends[0]
+    pre, _, dk_dv, dq = first.kernels
+    operator = replace(backward.OPERATOR, backends=(first, Backend("other", (pre, dq), first.workspace)))
+    empty = (2048, 2048, 8)
+    there = [row(attn(kernel), cell, us, product=H200) for kernel, cell, us in (
+        (pre, (512,), 1.0), (dk_dv, DIAGONAL, 5.0), (dq, DIAGONAL, 4.0), (pre, (2048,), 8.0)
+    )]  # fmt: skip
+    lent_there = [row(attn(one), empty, product=H200, lender=there[place]) for place, one in ((1, dk_dv), (2, dq))]
+    borrowed = [row(attn(one), empty, lender=there[place]) for place, one in ((1, dk_dv), (2, dq))]
+    own = row(attn(pre), (2048,), 7.0)
+    assert chosen(operator, attn(dq), empty, *there, *lent_there, own, *borrowed) == (1, (10.0, 5.0))
+
+
 def planned(toy: KernelDescription, rows: list[Winner], coverage: str = "default") -> tuple[Plan, TablePlan]:
     """The plan for sm_90, and the table of the fast backend's kernel."""
     made = plan([OPERATOR], usual("sm_90"), coverage, [row for row in rows if row.arch == "sm_90"], {})
