@@ -91,7 +91,26 @@ def test_the_forward_is_as_accurate(case: Case) -> None:
     prepared.check(*FORWARD)
 
 
-@pytest.mark.parametrize("case", OF_BACKWARD, ids=str)
+def of_backward(case: Case) -> Case:
+    """What the backward serves of the case: head dims from 40 to 128."""
+    case = without_weights(case)
+    head_dim, head_dim_v = (one and min(max(one, 40), 128) for one in (case.head_dim, case.head_dim_v))
+    return replace(case, head_dim=head_dim, head_dim_v=head_dim_v)
+
+
+OF_LENGTHS = [
+    *dict.fromkeys(of_backward(case) for case in [*CASES, *UNEVEN] if not is_dense(case)),
+    *(
+        Case((700, 1, 0, 640, 64, 65, 1000), (700, 130, 5, 640, 64, 0, 129), packed=True, beyond=70, group=group,
+             head_dim=head_dim, dtype=dtype, number=head_dim, **mask)
+        for group, head_dim, dtype in ((1, 64, "bf16"), (3, 128, "bf16"), (2, 104, "fp16"), (5, 40, "fp16"))
+        for mask in ({}, *MASKS[:4])
+    ),
+    Case((1,) * 300, (130,) * 300, packed=True, group=2, head_dim=128, dtype="bf16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [*OF_BACKWARD, *OF_LENGTHS], ids=str)
 def test_the_backward_is_as_accurate(case: Case) -> None:
     """The same of all gradients, behind whatever forward the library chooses."""
     prepared = Prepared(case)

@@ -21,6 +21,7 @@ from aotriton.rules.flash.backward import (
     ATTN_BWD_DSINKS,
     ATTN_BWD_HOPPER_DQ_SLIM,
     ATTN_BWD_HOPPER_FEATURES,
+    ATTN_BWD_HOPPER_FEATURES_FINISH,
     ATTN_BWD_HOPPER_FEATURES_PREPARE,
     ATTN_BWD_HOPPER_HEADS,
     ATTN_BWD_HOPPER_PAIR,
@@ -29,7 +30,7 @@ from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_SHARES,
     ATTN_BWD_HOPPER_SHARES_FINISH,
     GUARD_PLAIN,
-    GUARD_WALKED,
+    GUARD_SEEN,
     HEADS_TOGETHER,
     OPERATOR,
     PARTS,
@@ -563,8 +564,9 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
 
 @KERNELS
 def test_grids_of_packed_sequences_follow_the_longest(kernel: KernelDescription) -> None:
-    """Each sequence has as many programs for each head as the longest one has tiles, whatever all rows are together;
-    all other kernels' grids do not ask for sequences, and their backends serve no packed call or walk rows of any.
+    """Each sequence has as many programs for each head as the longest one has tiles, whatever all rows are together, or
+    so many as its rows fill, and one more; all other kernels' grids do not ask for sequences, and their backends serve
+    no packed call or walk rows of any.
     """
     named = {str(name) for axis in kernel.grid for code, name in axis.postfix() if code == "scalar"}
     if kernel is ATTN_BWD_HOPPER_FEATURES_PREPARE:
@@ -576,12 +578,14 @@ def test_grids_of_packed_sequences_follow_the_longest(kernel: KernelDescription)
     side, rows = TILES.get(kernel.name, ("q", 64 * tunables.get("CONSUMERS", 0)))
     sizes = SIZES | {"batch": 1}
     packed = scalars_of(kernel, sizes, packed_sequences=5, longest_q=333, longest_k=444, features=4)
-    wanted = (
-        5
-        * sizes[f"heads_{side}"]
-        * -(-packed[f"longest_{side}"] // (tunables[rows] if isinstance(rows, str) else rows))
-    )
-    assert [evaluate(axis, Environment(sizes, packed, tunables)) for axis in kernel.grid] == [wanted, 1, 1]
+    rows, heads = tunables[rows] if isinstance(rows, str) else rows, sizes[f"heads_{side}"]
+    given = Environment(sizes, packed, tunables, present={f"cu_seqlens_{side}"})
+    wanted = 5 * heads * -(-packed[f"longest_{side}"] // rows)
+    if kernel in (ATTN_BWD_HOPPER_FEATURES, ATTN_BWD_HOPPER_FEATURES_FINISH):
+        wanted = (sizes[f"seqlen_{side}"] // rows + 5) * heads
+        used = Environment(sizes, packed | {"packed_sequences": 1}, tunables)  # which says nothing of where rows are
+        assert evaluate(kernel.grid[0], used) == -(-packed[f"longest_{side}"] // rows) * heads
+    assert [evaluate(axis, given) for axis in kernel.grid] == [wanted, 1, 1]
 
 
 def test_parts_of_a_batch_invariant_call_have_a_program_each_where_rows_are_few() -> None:
@@ -751,7 +755,7 @@ def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) ->
     guards = (
         one
         for one in kernel.all_guards(operator_of(kernel).sizes)
-        if ("level" in scalars or one not in (GUARD_PLAIN, GUARD_WALKED, GUARD_MASK))
+        if ("level" in scalars or one not in (GUARD_PLAIN, GUARD_SEEN, GUARD_MASK))
         and one not in (GUARD_ASKED, GUARD_LATENT)
     )
     return [guard.why for guard in guards if not evaluate(guard.condition, environment)]
@@ -840,18 +844,17 @@ def test_guards_of_single_kernels() -> None:
     assert [too_long(n) for n in (256, 512, 2048)] == [False, True, True]
     assert [too_long(n, causal=1) for n in (256, 512, 640, 641)] == [False, False, False, True]
     assert not too_long(2048, deterministic=1)
-    banded = {"level": 4, "features": 0, "lo": -1000, "hi": 0}
+    banded = {"level": 4, "features": 0, "lo": -1000, "hi": 0, "longest_q": 1000}
     narrow = ["its keys are seen by few rows each: others are faster"]
-    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"lo": -681}) == narrow  # 682 rows of three heads
-    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"lo": -682}) == []
-    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES | {"head_dim": 128}, **banded | {"lo": -169}) == narrow
-    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES | {"head_dim": 128}, **banded | {"lo": -170}) == []
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"lo": -41}) == narrow  # 42 rows of three heads
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"lo": -42}) == []
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"level": 0}) == ["it is plain, and has no band"]
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded) == []
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"features": SOFTCAP.value}) == ["it has softcap"]
     ragged = banded | {"features": PACKED.value}
     lengths = ["it has sequences or used lengths"]
-    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **ragged) == lengths
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **ragged | {"longest_q": 171}) == []
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **ragged | {"longest_q": 170}) == narrow  # 510 rows
     assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, **ragged) == lengths
     both = ragged | {"features": PACKED.value | SOFTCAP.value}
     assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, **both) == ["it has softcap", *lengths]

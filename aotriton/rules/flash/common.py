@@ -22,6 +22,7 @@ from aotriton.rules.expression import (
     multiprocessors,
     other_dtype,
     present,
+    quotient,
     scalar,
     size,
     tiles,
@@ -127,6 +128,15 @@ def grid_of_sequences(of: str, rows: str, heads: str) -> tuple[Expression, Expre
     """As ``grid``, with as many tiles of each sequence as the longest one has; ``of`` is "q" or "k"."""
     each = ceil_divide(scalar(f"longest_{of}"), tunable(rows))
     return each * size(heads) * (size("batch") * SEQUENCES), constant(1), constant(1)
+
+
+def grid_of_packed(of: str, rows: Expression, heads: str) -> tuple[Expression, Expression, Expression]:
+    """As ``grid_of_sequences``, but packed sequences have hardly more tiles than their rows fill: those of
+    tile_of_sequences of tritonsrc/flash/lib/packed_tiles.py.
+    """
+    packed = quotient(size(f"seqlen_{of}"), rows) + SEQUENCES
+    each = ceil_divide(scalar(f"longest_{of}"), rows) * size("batch")
+    return choose(present(f"cu_seqlens_{of}"), packed, each) * size(heads), constant(1), constant(1)
 
 
 BEGIN, END = scalar("lo"), scalar("hi")  # of the band: row i sees keys from i + BEGIN to i + END

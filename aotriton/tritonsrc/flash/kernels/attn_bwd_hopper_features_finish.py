@@ -4,9 +4,8 @@ import triton
 import triton.language as tl
 
 from aotriton.tritonsrc.flash.lib.dq_layout import load_dq
-from aotriton.tritonsrc.flash.lib.dq_tiles import first_tile
 from aotriton.tritonsrc.flash.lib.features import PACKED
-from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
+from aotriton.tritonsrc.flash.lib.packed_tiles import first_tile, tile_of_sequences
 from aotriton.tritonsrc.flash.lib.sequence import sequence_of, store_rows
 
 
@@ -26,23 +25,27 @@ def attn_bwd_hopper_features_finish(
     features,
     CuSeqlensQ,
     longest,
+    sequences,
     BLOCK_M: tl.constexpr,
     BLOCK_DMODEL: tl.constexpr,
 ):
-    """Grid (cdiv(longest, BLOCK_M) * num_heads_q * sequences). `longest`: the most rows of a sequence.
+    """Grid (tiles * num_heads_q), of tiles of BLOCK_M rows: cdiv(longest, BLOCK_M) of each batch, or as
+    tile_of_sequences has them where sequences are packed. `longest`: the most rows of a sequence.
 
     DQSum: as of attn_bwd_hopper_features_prepare. It is zero where rows are not used or see no key.
     """
-    tile, head, sequence = tile_of_program(tl.cdiv(longest, BLOCK_M), num_heads_q)
+    tile, head, sequence = tile_of_sequences(
+        features, CuSeqlensQ, sequences, longest, max_seqlen_q, num_heads_q, BLOCK_M
+    )
     row = tile * BLOCK_M
     no_band = max_seqlen_q * 0
     of = sequence_of(
         sequence, features & PACKED, no_band, no_band, CuSeqlensQ, CuSeqlensQ, CuSeqlensQ, CuSeqlensQ, max_seqlen_q,
         max_seqlen_q, True,
     )  # fmt: skip
-    if row >= of.q.rows:
+    if (row < 0) | (row >= of.q.rows):
         return
-    at = first_tile(sequence, of.q.begin, features) * 64 + row
+    at = tl.where((features & PACKED) != 0, first_tile(of.q.begin, sequence, 64), 0) * 64 + row
     dq = load_dq(DQSum, of.batch, head, at, num_heads_q, dq_tiles * 64, head_dim, dq_width, BLOCK_M, BLOCK_DMODEL)
     store_rows(
         DQ, stride_dq_b, stride_dq_h, stride_dq_s, of.q, head_dim,

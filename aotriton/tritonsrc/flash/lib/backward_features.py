@@ -3,7 +3,7 @@
 As `backward.py`, where a step has the same products. But a tile of keys visits only the steps that any of its keys is
 seen by, and masks those that not all of them are seen by completely. Behind the rows in use a tensor may have rows of
 another sequence, or anything that is no number, and zero times that is none: where a tile or a step reaches behind
-them, the consumers clear those rows in shared memory before they are read.
+them, who loads it clears those rows in shared memory before others read them.
 """
 
 from triton.experimental import gluon
@@ -19,39 +19,70 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from aotriton.tritonsrc.flash.lib.backward import LOG2_E
 from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
 from aotriton.tritonsrc.flash.lib.band import inside, interval
+from aotriton.tritonsrc.flash.lib.opaque import opaque
 from aotriton.tritonsrc.flash.lib.pipeline import join_consumers
 from aotriton.tritonsrc.flash.lib.stores import fragments
 
 
 @gluon.jit
-def load_rows_in_use(
-    Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, begin, row, step,
-    used,
-):  # fmt: skip
-    """Loads BLOCK_M query rows of a sequence, from `row` on, to the slot of `step`. The sequence begins at row `begin`
-    of Q and DO, and at L and Delta.
+def clear_by_load(Row, q_slot, do_slot, q_full, do_full, used):
+    """Begins to load zeros to the rows of two slots, [1, 1, rows, columns], from row `used` on, of which there is one
+    at least: as many bytes as a whole slot has, some more than once. A descriptor, of a box of a row, reads zeros where
+    its tensor has no batch. For a warp that stores something, the registers of others do not suffice.
     """
-    BLOCK_M: gl.constexpr = Q.block_shape[2]
-    LAYOUT: gl.constexpr = gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0])
-    slot = step & 1  # of two STAGES
-    mbarrier.wait(empty.index(slot), ((step >> 1) & 1) ^ 1)
-    mbarrier.expect(q_full.index(slot), Q.block_type.nbytes)
-    tma.async_copy_global_to_shared(Q, [batch, head, begin + row, 0], q_full.index(slot), q_slots.index(slot))
-    mbarrier.expect(do_full.index(slot), Q.block_type.nbytes)
-    tma.async_copy_global_to_shared(DO, [batch, head, begin + row, 0], do_full.index(slot), do_slots.index(slot))
-    rows = row + gl.arange(0, BLOCK_M, LAYOUT)
-    lse = gl.load(L + rows, mask=rows < used, other=0.0)
-    delta = gl.load(Delta + rows, mask=rows < used, other=0.0)
-    # A row that sees no key has nothing but masked scores: anything finite will do.
-    lse_slots.index(slot).store(gl.where(lse == float("-inf"), 0.0, -lse * LOG2_E))
-    delta_slots.index(slot).store(delta)
-    mbarrier.arrive(q_full.index(slot))
-    mbarrier.arrive(do_full.index(slot))
+    ROWS: gl.constexpr = q_slot.shape[2]
+    COLUMNS: gl.constexpr = Row.block_shape[3]
+    PARTS: gl.constexpr = q_slot.shape[3] // COLUMNS
+    q_rows = q_slot._reinterpret(q_slot.dtype, [PARTS * ROWS, 1, 1, 1, COLUMNS], Row.layout)
+    do_rows = do_slot._reinterpret(q_slot.dtype, [PARTS * ROWS, 1, 1, 1, COLUMNS], Row.layout)
+    for i in range(0, opaque(PARTS * ROWS)):  # not unrolled
+        place = gl.where(i % ROWS < used, ROWS - 1, i)
+        tma.async_copy_global_to_shared(Row, [-1, 0, 0, 0], q_full, q_rows.index(place))
+        tma.async_copy_global_to_shared(Row, [-1, 0, 0, 0], do_full, do_rows.index(place))
 
 
 @gluon.jit
-def clear_behind(slot, used, BEGIN: gl.constexpr, END: gl.constexpr):
-    """Clears rows BEGIN to END, multiples of 8, of a slot, [1, 1, rows, columns], from row `used` on.
+def load_rows_in_use(
+    Q, DO, Row, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, landed, cleared, batch,
+    head, begin, row, step, used,
+):  # fmt: skip
+    """Loads BLOCK_M query rows of a sequence, from `row` on, to the slot of `step`. The sequence begins at row `begin`
+    of Q and DO, and at L and Delta. Rows behind those in use are cleared, with Row of clear_by_load, before the
+    consumers hear of the step: so many steps have been `cleared` before it. Returns how many have then.
+    """
+    BLOCK_M: gl.constexpr = Q.block_shape[2]
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    slot = step & 1  # of two STAGES
+    mbarrier.wait(empty.index(slot), ((step >> 1) & 1) ^ 1)
+    mbarrier.expect(q_full.index(slot), Q.block_type.nbytes)
+    mbarrier.expect(do_full.index(slot), Q.block_type.nbytes)
+    if row + BLOCK_M > used:
+        mbarrier.expect(landed, 2 * Q.block_type.nbytes)
+        tma.async_copy_global_to_shared(Q, [batch, head, begin + row, 0], landed, q_slots.index(slot))
+        tma.async_copy_global_to_shared(DO, [batch, head, begin + row, 0], landed, do_slots.index(slot))
+        mbarrier.wait(landed, cleared & 1)
+        cleared += 1
+        of_slot = q_slots.index(slot), do_slots.index(slot), q_full.index(slot), do_full.index(slot)
+        clear_by_load(Row, of_slot[0], of_slot[1], of_slot[2], of_slot[3], used - row)
+    else:
+        tma.async_copy_global_to_shared(Q, [batch, head, begin + row, 0], q_full.index(slot), q_slots.index(slot))
+        tma.async_copy_global_to_shared(DO, [batch, head, begin + row, 0], do_full.index(slot), do_slots.index(slot))
+    for part in gl.static_range(BLOCK_M // 32):  # at once, more registers were taken
+        rows = row + 32 * part + gl.arange(0, 32, LAYOUT)
+        lse = gl.load(L + rows, mask=rows < used, other=0.0)
+        delta = gl.load(Delta + rows, mask=rows < used, other=0.0)
+        # A row that sees no key has nothing but masked scores: anything finite will do.
+        lse = gl.where(lse == float("-inf"), 0.0, -lse * LOG2_E)
+        lse_slots.index(slot).slice(32 * part, 32, 0).store(lse)
+        delta_slots.index(slot).slice(32 * part, 32, 0).store(delta)
+    mbarrier.arrive(q_full.index(slot))
+    mbarrier.arrive(do_full.index(slot))
+    return cleared
+
+
+@gluon.jit
+def clear_behind(slot, used):
+    """Clears the rows of a slot, [1, 1, rows, columns], from row `used` on, with four warps.
 
     As matrix products and TMA have it, 64 columns of a row lie together, in whatever order, and rows follow each other.
     """
@@ -61,7 +92,7 @@ def clear_behind(slot, used, BEGIN: gl.constexpr, END: gl.constexpr):
     IN_ROWS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     words = slot._reinterpret(gl.int32, [PARTS * ROWS // 8, 8, 32], IN_ROWS)
     rows = gl.expand_dims(gl.arange(0, 8, gl.SliceLayout(1, LAYOUT)), 1)
-    for group in range(gl.maximum(used, BEGIN) // 8, END // 8):
+    for group in range(gl.maximum(used, 0) // 8, ROWS // 8):
         for part in gl.static_range(PARTS):
             some = words.index(part * (ROWS // 8) + group)
             some.store(gl.where(rows < used - 8 * group, some.load(LAYOUT), 0))
@@ -72,6 +103,24 @@ def numbers_of_keys(dtype: gl.constexpr):
     """Shared memory for a number of each key of a tile."""
     LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     return gl.allocate_shared_memory(dtype, [2 * KEYS], LAYOUT)
+
+
+@gluon.jit
+def notes(COUNT: gl.constexpr):
+    """Shared memory for so many numbers that consumers need behind their loop, and have no registers for in it."""
+    return gl.allocate_shared_memory(gl.int32, [COUNT, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+
+
+@gluon.jit
+def note(numbers, PLACE: gl.constexpr, number):
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    numbers.index(PLACE).store(gl.full([1], number, gl.int32, LAYOUT))
+
+
+@gluon.jit
+def noted(numbers, PLACE: gl.constexpr):
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    return gl.sum(numbers.index(PLACE).load(LAYOUT), 0)
 
 
 @gluon.jit
@@ -102,11 +151,10 @@ def hide_outside(s, row, last_rows, counts, C: gl.constexpr):
 @gluon.jit
 def walk_band(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, q_full, do_full, empty,
-    dq_full, dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q,
-    RAGGED: gl.constexpr, C: gl.constexpr,
+    dq_full, dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, C: gl.constexpr,
 ):  # fmt: skip
     """DK, before its scale, and DV of consumer C over so many steps: from query row `row` to before `after`, then from
-    row `first` on. Steps from `clear` to before `full` need no mask. RAGGED: as of attn_bwd_hopper_features.
+    row `first` on. Steps from `clear` to before `full` need no mask.
     """
     BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
     BLOCK_M: gl.constexpr = q_slots.shape[3]
@@ -117,7 +165,6 @@ def walk_band(
     COLUMNS: gl.constexpr = dq_slots.shape[3]  # of a piece of dQ
     DQ_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     TOGETHER: gl.constexpr = BLOCK_M == 128 or BLOCK_DMODEL == 128  # dQ is of the keys of both
-    HALF: gl.constexpr = BLOCK_M // 2
 
     scale = gl.maximum(sm_scale, 1e-30) * LOG2_E  # exponentials are taken to base 2
     all_k = k_slot.reshape([2 * KEYS, BLOCK_DMODEL])
@@ -134,22 +181,15 @@ def walk_band(
         do = do_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
         ds_slot = ds_slots.index(slot)
         mbarrier.wait(q_full.index(slot), phase)
-        if RAGGED:  # noqa: SIM102 (known when compiled, as the next is not)
-            if row + BLOCK_M > used_q:  # each consumer clears half of the rows
-                mbarrier.wait(do_full.index(slot), phase)
-                clear_behind(q_slots.index(slot), used_q - row, HALF * C, HALF * (C + 1))
-                clear_behind(do_slots.index(slot), used_q - row, HALF * C, HALF * (C + 1))
-                fence_async_shared()
-                row = join_consumers(row)
         s = warpgroup_mma(k, q.permute((1, 0)), no_s, use_acc=False, is_async=True)
         mbarrier.wait(do_full.index(slot), phase)
         dp = warpgroup_mma(v, do.permute((1, 0)), no_s, use_acc=False, is_async=True)
 
         s = warpgroup_mma_wait(1, deps=[s])
-        lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
-        s = s * scale + gl.expand_dims(lse, 0)
         if (row < clear) | (row >= full):
             s = hide_outside(s, row, last_rows, counts, C)
+        lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
+        s = s * scale + gl.expand_dims(lse, 0)
         p = gl.exp2(s)
         p_operand = gl.convert_layout(p.to(dtype), P_LAYOUT)
         dp = warpgroup_mma_wait(0, deps=[dp])
