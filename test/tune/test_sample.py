@@ -21,13 +21,14 @@ from toy_database import spec
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.binning import bin_text
-from aotriton.rules.database import Measurement, Outcome, TuningDatabase
+from aotriton.rules.database import Decisions, Measurement, Outcome, TuningDatabase
 from aotriton.rules.database.rows import Sample
 from aotriton.rules.flash.backward import OPERATOR as ATTN_BWD
 from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.flash.forward import OPERATOR as ATTN_FWD
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.cli.models import fit_and_compile
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import CHUNK, FAILURES, Sampling, sample
@@ -463,6 +464,27 @@ def test_what_is_serialised_does_not_ship(bench: Bench) -> None:
         assert compile_shipped(database, *given) == (0, {measured})
         fit_models(database, [ATTN_FWD], "sm_90", refused)
         assert {model.image for model in database.models("sm_90")} == {image(one).name for one in CONFIGS} - {measured}
+
+
+def test_a_fit_notes_the_images_of_other_types_that_ship(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build reads decisions alone: what the fit compiled is there when it ends, and needs no decision after it."""
+    other = ATTN_FWD.lead.functional("sm_90", **{**FUNCTIONAL.as_dict(), "T": "fp16"})
+
+    def compiled(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None, checksums: object) -> object:
+        return standin_images(specs, store, jobs)
+
+    monkeypatch.setattr("aotriton.tune.cli.models.compile_images", compiled)
+    monkeypatch.setenv("AOTRITON_IMAGE_STORE", str(bench.folder / "store"))
+    bench.measure(*CONFIGS)
+    bench.sample(40)
+    with TuningDatabase(bench.database) as database:
+        database.conclude()
+        fit_and_compile(database, [ATTN_FWD], "sm_90", None)
+    with Decisions(bench.database) as decisions:
+        shipping = {model.image for model in decisions.models("sm_90") if model.saves >= WORTH_SHIPPING}
+        twins = {image(config, other).name for config in CONFIGS if image(config).name in shipping}
+        assert twins
+        assert twins <= set(decisions.spills())
 
 
 DRAWING = TUNING.replace(

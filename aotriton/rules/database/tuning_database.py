@@ -36,7 +36,7 @@ class TuningDatabase(Decisions):
 
     def __init__(self, path: str | os.PathLike[str], readonly: bool = False) -> None:
         self._readonly = readonly
-        self._decided: set[tuple[str, str]] = set()  # arch and name of kernels with other winners than before
+        self._decided: set[tuple[str, str]] = set()  # arch and name of kernels with other winners or models than before
         if readonly:
             super().__init__(path)
         else:
@@ -190,7 +190,9 @@ class TuningDatabase(Decisions):
         """Writes models in place of all those of an (arch, product, operator), all or none."""
         with self._file.transaction():
             self._file.execute("DELETE FROM main.model WHERE (arch, product, operator) = (?, ?, ?)", list(replacing))
+            models = list(models)
             put_models(self._file, models)
+        self._decided |= {(one.arch, one.kernel) for one in models}  # other types than theirs ship by them, too
 
     def rename_images(self, names: Mapping[str, str]) -> None:
         """Gives images new names everywhere, all or none: another source makes the bits that were measured now.
