@@ -415,7 +415,7 @@ def store_whole(call, item, out, base, row_sum, C: gl.constexpr):
 def store_part(call, item, out, base, row_sum, C: gl.constexpr):
     """What a part of the keys makes of the rows of a tile, and the logarithms of their sums of weights."""
     BY_ROWS: gl.constexpr = base.type.layout
-    first = item.place * TILE_ROWS + C * 64  # of some thousands: 32 bits count all elements
+    first = item.place.to(gl.int64) * TILE_ROWS + C * 64
     rows = first + gl.arange(0, 64, BY_ROWS)
     gl.store(call.PartsL + rows, base + gl.log2(row_sum))
     factor = 1.0 / gl.where(row_sum == 0.0, 1.0, row_sum)
