@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -11,7 +12,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from gpu.pytorch_suite import DROPPED, FILES, SERVED, Backend, Report, Stats, draw, run
+from gpu.pytorch_suite import DROPPED, ENDED, FILES, SERVED, WITH, Backend, Journal, Report, Stats, draw, run
 
 # They ask a library for calls, as PyTorch's tests ask torch, and see through ``counts.open`` whether it is there.
 SDPA = """
@@ -249,3 +250,21 @@ def test_the_door_of_this_library_is_torchs_switch() -> None:
     finally:
         backend.close()
     assert current_flash_attention_impl() is None
+
+
+def test_a_test_that_ended_the_process_has_failed_and_the_rest_runs(
+    folder: Path, door: Counted, tmp_path: Path
+) -> None:
+    """What a process before wrote down is not run again; it may be run again without the library."""
+    path = tmp_path / "journal"
+    ending = "test_varlen_attention.py::TestVarlenCUDA::test_window_3_cuda"
+    Journal(path).add(WITH, ending)
+    report = run(folder, expression="window", baseline="failed", door=door, journal=path)
+    assert report.outcomes[ending].why == ENDED
+    assert Counter(one.result for one in report.outcomes.values()) == {"passed": 99, "failed": 1}
+    assert report.failed == [ending]
+    assert report.without[ending].result == "passed"
+    calls = door.stats()["forward"]["aotriton"]
+    again = run(folder, expression="window", baseline="failed", door=door, journal=path)
+    assert door.stats()["forward"]["aotriton"] == calls == 99
+    assert (again.outcomes, again.without) == (report.outcomes, report.without)

@@ -10,19 +10,25 @@ Of each test it is known what became of it, and how many of its calls ran here, 
 why. Failures that are none of this library's are told apart: those of tests that expect that torch's kernel refuses the
 call, or warns of it, which is served here; those of tests that ask torch which weights its kernel dropped; and with
 --baseline those that are there without this library, too. The exit code is 1 if there are others.
+
+Tests run in a process of their own. One that ends it, by a segmentation fault for instance, has failed, and a new
+process goes on with the rest.
 """
 
 from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import os
 import random
 import re
+import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -42,6 +48,8 @@ WITH_DROPOUT = re.compile(r"dropout_p_(?!0_0_)")
 # Why a test may fail whose calls ran here.
 SERVED = "served where torch's kernel refuses or warns"
 DROPPED = "compared with the weights that torch's kernel drops"
+ENDED = "the process ended in it"
+WITH, WITHOUT = "with", "without"  # this library
 
 HERE = "here"
 Calls = Counter[tuple[str, str]]  # "forward" or "backward", and HERE or why the call went on to torch's kernel
@@ -146,13 +154,48 @@ def draw(functions: dict[str, str], count: int, seed: int) -> list[str]:
     return [name for turn in zip_longest(*groups.values()) for name in turn if name is not None][:count]
 
 
-class Watch:
-    """pytest's plugin: runs what ``choose`` takes of a device's tests, in its order, and keeps what became of each."""
+class Journal:
+    """A file that says which tests began, with the library or without it, and what became of them. Without a path it
+    is none.
+    """
 
-    def __init__(self, choose: Callable[[dict[str, str]], list[str]], door: Door, device: str, seconds: float) -> None:
-        self.choose, self.door, self.device = choose, door, device
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def add(self, way: str, name: str, found: Outcome | None = None) -> None:
+        """The test begins, or ends with what was ``found``."""
+        if self.path:
+            calls = [[*key, count] for key, count in found.calls.items()] if found else []
+            said = [found.result, found.why, found.excuse, calls] if found else None
+            with self.path.open("a") as file:
+                file.write(json.dumps([way, name, said]) + "\n")
+
+    def outcomes(self, way: str) -> dict[str, Outcome]:
+        """Of the tests that began so far; one that did not end has failed."""
+        found: dict[str, Outcome] = {}
+        for line in self.path.read_text().splitlines() if self.path else ():
+            of, name, said = json.loads(line)
+            if of == way and said:
+                result, why, excuse, calls = said
+                counted: Calls = Counter({(one, where): count for one, where, count in calls})
+                found[name] = Outcome(result, why, excuse, counted)
+            elif of == way:
+                found[name] = Outcome("failed", ENDED)
+        return found
+
+
+class Watch:
+    """pytest's plugin: runs what ``choose`` takes of a device's tests, in its order, without those that the journal
+    knows, and keeps what became of each. ``way``: with the library or without it.
+    """
+
+    def __init__(
+        self, choose: Callable[[dict[str, str]], list[str]], door: Door, device: str, seconds: float, journal: Journal,
+        way: str,
+    ) -> None:  # fmt: skip
+        self.choose, self.door, self.device, self.journal, self.way = choose, door, device, journal, way
         self.ends = time.monotonic() + seconds
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, Outcome] = journal.outcomes(way)
         self.chosen: list[str] = []
         self.broken: list[str] = []  # files that cannot be imported
 
@@ -160,18 +203,20 @@ class Watch:
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         own = {item.nodeid: item for item in items if item.cls and item.cls.__name__.endswith(self.device.upper())}
         self.chosen = self.choose({name: function_of(item) for name, item in own.items()})
-        taken = set(self.chosen)
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in taken])
-        items[:] = [own[name] for name in self.chosen]
+        taken = [name for name in self.chosen if name not in self.outcomes]
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in set(taken)])
+        items[:] = [own[name] for name in taken]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Generator[None, Any, Any]:
         before = calls_of(self.door.stats())
+        self.journal.add(self.way, item.nodeid)
         result = yield
         became = self.outcomes[item.nodeid]
         became.calls = calls_of(self.door.stats()) - before
         if became.result == "failed" and asks_what_torch_dropped(item):
             became.excuse = became.excuse or DROPPED
+        self.journal.add(self.way, item.nodeid, became)
         if time.monotonic() > self.ends:
             item.session.shouldstop = "no time is left"
         return result
@@ -260,15 +305,17 @@ def run(
     seconds: float = float("inf"),
     door: Door | None = None,
     device: str = "cuda",
+    journal: Path | None = None,
 ) -> Report:
     """Runs the tests of ``folder`` with the door open; then, as ``baseline`` says, those that "failed" or "all" with
-    the door closed. ``count``: so many, drawn by chance; ``seconds``: of each run, after which no test begins.
+    the door closed. ``count``: so many, drawn by chance; ``seconds``: of each run, after which no test begins. Those
+    that the ``journal`` knows are not run again.
     """
     os.environ["PYTORCH_PRINT_REPRO_ON_FAILURE"] = "0"  # or an error's last line is how to repeat it
     library = Backend() if door is None else door
 
-    def watched(choose: Callable[[dict[str, str]], list[str]]) -> Watch:
-        watch = Watch(choose, library, device, seconds)
+    def watched(choose: Callable[[dict[str, str]], list[str]], way: str) -> Watch:
+        watch = Watch(choose, library, device, seconds, Journal(journal), way)
         where = folder.resolve()
         some = ["-k", expression] if expression else []
         files = [str(where / name) for name in FILES if (where / name).exists()]
@@ -284,14 +331,26 @@ def run(
 
     library.open()
     try:
-        watch = watched(drawn)
+        watch = watched(drawn, WITH)
     finally:
         library.close()
     report = Report(watch.outcomes, len(watch.chosen) - len(watch.outcomes))
     again = {name for name, one in watch.outcomes.items() if baseline == "all" or one.result == "failed"}
     if baseline and again:
-        report.without = watched(lambda functions: [name for name in watch.chosen if name in again]).outcomes
+        report.without = watched(lambda functions: [name for name in watch.chosen if name in again], WITHOUT).outcomes
     return report
+
+
+def in_processes(arguments: Sequence[str]) -> int:
+    """Runs this program with a journal until no signal ends it. Returns its exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Path(folder) / "journal"
+        journal.touch()
+        while True:
+            known = journal.stat().st_size
+            code = subprocess.run([sys.executable, __file__, *arguments, "--journal", journal]).returncode
+            if code >= 0 or journal.stat().st_size == known:  # a process that began no test ends in the same way again
+                return abs(code)
 
 
 def main() -> int:
@@ -305,7 +364,10 @@ def main() -> int:
         help="then run those that failed, or all, without this library",
     )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no test of a run after so long")
+    parser.add_argument("--journal", type=Path, help="what became of tests in a process before; for this program")
     options = parser.parse_args()
+    if not options.journal:
+        return in_processes(sys.argv[1:])
     begun = time.perf_counter()
     report = run(**vars(options))
     print(report)
