@@ -148,6 +148,7 @@ def attn_bwd_hopper_features(
 
     Q, K, V, DO: TMA descriptors of [batch, heads, seqlen, head_dim_qk] (Q, K) and [.., head_dim_v] (V, DO) with boxes
     [1, 1, BLOCK_M, BLOCK_DMODEL] (Q, DO) and [1, 1, 128, BLOCK_DMODEL] (K, V). BLOCK_M is 64 where BLOCK_DMODEL is 128.
+    Row: of Q's tensor, with boxes [1, 1, 1, 64] that are not swizzled.
     DK and DV: [batch, num_heads_k, seqlen_k, head_dim_qk or head_dim_v] by pointer. DQSum: of fp32 [batch, num_heads_q,
     tiles * BLOCK_DMODEL, 64], with boxes [1, 1, 64, 64] that are not swizzled, and with so many tiles of 64 rows as
     attn_bwd_hopper_features_prepare has. It begins at zero; DQ is sm_scale * DQSum in the order of rows. L and Delta
