@@ -77,8 +77,9 @@ def choose(
 
     A backend is not compared if it does not serve the cell, if its shapes are its own, or if it was measured neither
     there nor in the cell that lent the first backend's winners. If kernels of the first backend have winners of
-    different cells, backends are compared in the cell that lent the lead's. Times belong to one product: to
-    ``product``, or, if nothing was compared on it, to the product that lent the first backend's winners.
+    different cells, or no other backend's are of theirs, backends are compared in the cell that lent the lead's. Times
+    belong to one product: to ``product``, or, if nothing was compared on it, to the product that lent the first
+    backend's winners.
     """
     chosen = {}
     on, lead = (arch, product), operator.lead
@@ -94,7 +95,8 @@ def choose(
             if first := _time(served[0], on, bins, rows):
                 medians = _comparable([first, *(_time(kernels, on, bins, rows) for kernels in served[1:])])
                 row, there = rows.get((*on, lead.name, str(functional), bins[lead.name])), bins
-                if not _consistent(first.bins) and isinstance(row, Borrowed) and row.lender:
+                alike = _consistent(first.bins) and any(medians[1:])
+                if not alike and isinstance(row, Borrowed) and row.lender:
                     there = by_bin[row.lender.bin]
                     medians = _comparable([_time(kernels, on, there, rows) for kernels in served])
                 lender = arch, first.products[-1]

@@ -95,7 +95,9 @@ def test_what_a_backend_does_not_serve_is_the_first_ones() -> None:
 
 
 def test_borrowed_cells_compare_their_lender() -> None:
-    """fp16 gets bf16's choice, and an unmeasured bin that of the bin it borrows from: from one and the same only."""
+    """fp16 gets bf16's choice, and an unmeasured bin that of the bin that the first backend borrows from, also where
+    another backend borrows from elsewhere.
+    """
     kernels = forward.ATTN_FWD, forward.ATTN_FWD_HOPPER
     one, other = (attn(kernel) for kernel in kernels)
     one16, other16 = (attn(kernel, "fp16") for kernel in kernels)
@@ -104,7 +106,7 @@ def test_borrowed_cells_compare_their_lender() -> None:
     assert chosen(ATTN_FWD, one16, DIAGONAL, *rows) == (1, (10.0, 8.0))
     near, far = measured[:2], measured[2:]
     empty = (2048, 64, 8)
-    for (first, second), expected in (((near, near), 1), ((far, far), 0), ((near, far), 0), ((far, near), 0)):
+    for (first, second), expected in (((near, near), 1), ((far, far), 0), ((near, far), 1), ((far, near), 0)):
         borrowed = row(one, empty, lender=first[0]), row(other, empty, lender=second[1])
         assert chosen(ATTN_FWD, one, empty, *measured, *borrowed)[0] == expected
 
