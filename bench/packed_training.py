@@ -12,15 +12,12 @@ eight times the work or more, and is a contender on a CPU alone.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -337,23 +334,17 @@ def table(record: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--json", type=Path, help="measure, and write the record here")
-    source.add_argument("--from", type=Path, dest="given", help="take this record instead of measuring")
+    parser = pytorch.arguments(__doc__)
     parser.add_argument("--mode", choices=MODES, action="append", help="leave out the other one")
     parser.add_argument("--run", choices=RUNS, action="append", help="leave out the other one")
     parser.add_argument("--seeds", type=int, default=2, help="with dropout, compiled; else one (default %(default)s)")
     parser.add_argument("--steps", type=int, help=f"(default {GPT.steps}; at most {EAGER_STEPS} in eager mode)")
     parser.add_argument("--tokens", type=int, help=f"of a step (default {GPT.seqlen})")
-    parser.add_argument("--toy", action="store_true", help="tiny sizes on a CPU: does it run?")
     options = parser.parse_args()
     if options.given:
         print(table(json.loads(options.given.read_text())))
         return
-    device = "cpu" if options.toy else "cuda"
-    if device == "cuda" and not torch.cuda.is_available():
-        sys.exit("bench/packed_training.py: torch finds no CUDA GPU; --toy runs on a CPU")
+    device = pytorch.device_of(options.toy)
     if options.toy:
         torch.set_num_threads(1)  # for such sizes more would only wait for each other
     sizes = TOY if options.toy else GPT

@@ -397,21 +397,32 @@ def machine(device: str) -> dict[str, str]:
     return {"cpu": platform.machine(), "torch": torch.__version__, "date": now.isoformat(timespec="seconds")}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """Where a record goes or comes from, and whether sizes are tiny."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--json", type=Path, help="measure, and write the record here")
     source.add_argument("--from", type=Path, dest="given", help="take this record instead of measuring")
+    parser.add_argument("--toy", action="store_true", help="tiny sizes on a CPU: does it run?")
+    return parser
+
+
+def device_of(toy: bool) -> str:
+    """The device to measure on; ends the program where there is none."""
+    if not toy and not torch.cuda.is_available():
+        sys.exit(f"bench/{Path(sys.argv[0]).name}: torch finds no CUDA GPU; --toy runs on a CPU")
+    return "cpu" if toy else "cuda"
+
+
+def main() -> None:
+    parser = arguments(__doc__)
     parser.add_argument("--only", choices=("host", "train", "prefill"), action="append", help="leave out the others")
     parser.add_argument("--seeds", type=int, default=3, help="of weights and data, that are trained from (default 3)")
-    parser.add_argument("--toy", action="store_true", help="tiny sizes on a CPU: does it run?")
     options = parser.parse_args()
     if options.given:
         print(table(json.loads(options.given.read_text())))
         return
-    device = "cpu" if options.toy else "cuda"
-    if device == "cuda" and not torch.cuda.is_available():
-        sys.exit("bench/pytorch.py: torch finds no CUDA GPU; --toy runs on a CPU")
+    device = device_of(options.toy)
     parts = options.only or ["host", "train", "prefill"]
     record: dict[str, Any] = {"machine": machine(device)}
 

@@ -12,12 +12,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import regret  # the benchmarks are no package
 
+CHOICES: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": 128, "CAUSAL": False, "ADDRESSING": "descriptor"}
+
 
 def test_what_refuses_a_call_is_left_out_and_named() -> None:
     """A backend whose guards refuse a shape cannot be timed on it: it is no candidate there, and the result says so."""
     attn_bwd = operator("attn_bwd")
-    choices: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": 128, "CAUSAL": False, "ADDRESSING": "descriptor"}
-    functional = attn_bwd.lead.functional("sm_90", **choices)
+    functional = attn_bwd.lead.functional("sm_90", **CHOICES)
     short = {"batch": 2, "heads_q": 16, "heads_k": 16, "seqlen_q": 100, "seqlen_k": 100, "head_dim": 128}
     found, refusing = regret.serving(attn_bwd, functional, short, 132)
     assert refusing == []
@@ -35,8 +36,7 @@ def test_what_refuses_a_call_is_left_out_and_named() -> None:
 def test_backends_of_other_levels_are_no_candidates() -> None:
     """The backend of queries of 8 bits has images, and none of them serves a call of bf16."""
     attn_fwd = operator("attn_fwd")
-    choices: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": 128, "CAUSAL": False, "ADDRESSING": "descriptor"}
-    functional = attn_fwd.lead.functional("sm_90", **choices)
+    functional = attn_fwd.lead.functional("sm_90", **CHOICES)
     sizes = {"batch": 2, "heads_q": 16, "heads_k": 16, "seqlen_q": 4096, "seqlen_k": 4096, "head_dim": 128}
     found, refusing = regret.serving(attn_fwd, functional, sizes, 132)
     assert {"portable", "hopper"} <= {one.name for one in found}
