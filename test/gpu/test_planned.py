@@ -24,7 +24,7 @@ from gpu.test_split import LONG, decoding, is_served, run  # noqa: E402
 
 HINTS = {"backend": "hopper_planned"}
 FEWEST_ROWS = 17  # of the query heads that share a key head
-MOST_COLUMNS = 128  # that are measured
+MOST_COLUMNS = 256  # that are measured
 
 
 pytestmark = pytest.mark.skipif(
@@ -47,6 +47,9 @@ CHUNKS = [
          head_dim=128, dtype="bf16", sinks=True),
     Case((70,) * 3, (3000,) * 3, heads_k=2, group=3, window=(500, 0), causal_variant="bottom_right", head_dim=64),
     Case((33,), (5000,), heads_k=1, group=20, head_dim=96, dtype="bf16"),
+    Case((200,), (3000,), heads_k=2, group=4, causal=True, causal_variant="bottom_right", head_dim=256, dtype="bf16"),
+    Case((700, 90, 1), (700, 2000, 400), packed=True, heads_k=2, group=2, causal=True, causal_variant="bottom_right",
+         head_dim=256),
     Case((257,) * 2, (1000,) * 2, heads_k=1, group=16, head_dim=128, dtype="bf16"),
     Case((1,) * 300, (77,) * 300, used_k=(77,) * 299 + (0,), heads_k=1, group=17, head_dim=32),
 ]  # fmt: skip

@@ -67,7 +67,7 @@ def plan(launch: Any, batch: Batch) -> tuple[np.ndarray, np.ndarray, int]:
     scalars |= {"hi": 0 if batch.causal else FAR, "packed_sequences": count}
     environment = Environment(sizes, scalars, multiprocessors=batch.multiprocessors)
     derived = derived_sizes(PLANNED, environment)
-    room = {"Items": (derived["plan_items"], 8), "Splits": (derived["plan_tiles"], 8), "Counts": (3,)}
+    room = {"Items": (derived["plan_items"], 8), "Splits": (derived["plan_tiles"], 8), "Counts": (planned.COUNTS,)}
     inputs = {"CuSeqlensQ": starts_q, "CuSeqlensK": starts_k}
     inputs |= {
         "Q": np.zeros((1, batch.heads, sizes["seqlen_q"], 8)),
@@ -76,7 +76,8 @@ def plan(launch: Any, batch: Batch) -> tuple[np.ndarray, np.ndarray, int]:
     tunables = {"T": "bf16", "AT_ONCE": 16, "EARLY": 0, "ADDRESSING": "general"}
     values = {**tunables, **scalars, "multiprocessors": batch.multiprocessors}
     made = launch("attn_fwd_plan", inputs, room, values)
-    items, split, packed = (int(one) for one in made["Counts"])
+    items, split, packed, drawn = (int(one) for one in made["Counts"])
+    assert not drawn
     return made["Items"][:items].astype(int), made["Splits"][:split].astype(int), packed
 
 
@@ -152,7 +153,7 @@ def test_parts_combine_to_the_whole(launch: Any, packed: int) -> None:
     split = np.zeros((2 * multiprocessors, 8), int)
     split[0, :6] = 3, 0, 1, 0, 1, 2  # places 1, 3 and 5, of the first tile of the second packed head
     split[1, :6] = 2, 0, 0, 2 * each, 0, 7  # places 0 and 7, of a tile with three positions
-    inputs = {"Splits": split, "Counts": np.array([9, 2, packed]), "Parts": parts, "PartsL": lse}
+    inputs = {"Splits": split, "Counts": np.array([9, 2, packed, 0]), "Parts": parts, "PartsL": lse}
     outputs = {"Out": (1, heads, rows, 24), "L": (1, heads, rows)}
     values = {"T": "bf16", "BLOCK_DMODEL": 32, "ROWS": 16, "EARLY": 0, "ADDRESSING": "descriptor", "features": 0}
     made = launch("attn_fwd_planned_combine", inputs, outputs, values | {"multiprocessors": multiprocessors})

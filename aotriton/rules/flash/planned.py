@@ -27,7 +27,7 @@ TILE_ROWS, STEP, FIELDS, COUNTS, BOX_ROWS = (
     128,
     128,
     8,
-    3,
+    4,
     16,
 )  # as tritonsrc/flash/lib/plan.py and forward_planned.py have them
 CACHED = 2**24  # bytes of keys and values that the L2 cache holds beside what else goes through it

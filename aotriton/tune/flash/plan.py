@@ -69,7 +69,7 @@ def plan_of(
         return torch.tensor(values, dtype=torch.int32, device=device)
 
     none = [[0] * FIELDS]
-    counts = [len(items), len(split), 1]
+    counts = [len(items), len(split), 1, 0]
     assert len(counts) == COUNTS
     return Plan(whole_numbers(items), whole_numbers(split or none), whole_numbers(counts), tuple(found))
 
@@ -96,7 +96,7 @@ def wrong_with(
     """What is wrong with a plan that a kernel left in ``results``; None where nothing is. ``tiles``: batch, head and
     first row of each one, as for ``plan_of``.
     """
-    count, split, _ = results["counts"].tolist()
+    count, split, *_ = results["counts"].tolist()
     if not (0 <= count <= len(results["items"]) and 0 <= split <= len(results["split_tiles"])):
         return f"it has {count} items and {split} split tiles, for which there is no room"
     of_tile: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}

@@ -17,16 +17,14 @@ from aotriton.tritonsrc.flash.lib.backward import all_barriers, count_arrivals, 
 from aotriton.tritonsrc.flash.lib.backward_features import (
     clear_behind,
     load_rows_in_use,
-    note,
     note_keys,
-    noted,
-    notes,
     numbers_of_keys,
     walk_band,
 )
 from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
 from aotriton.tritonsrc.flash.lib.band import visited
 from aotriton.tritonsrc.flash.lib.features import PACKED
+from aotriton.tritonsrc.flash.lib.notes import note, noted, notes
 from aotriton.tritonsrc.flash.lib.opaque import opaque
 from aotriton.tritonsrc.flash.lib.packed_tiles import first_tile, tile_of_sequences
 from aotriton.tritonsrc.flash.lib.pipeline import barrier

@@ -14,18 +14,22 @@ from aotriton.tritonsrc.flash.lib.partial import launch_next
 from aotriton.tritonsrc.flash.lib.plan import (
     APART,
     BEHIND,
+    DRAWN,
     FAR,
     FIELDS,
     FIRST_KEY,
     FIRST_PLACE,
     HEAD,
+    ITEMS,
     OF_HEAD,
     OF_POSITION,
     OF_SEQUENCE,
+    PACKED_HEADS,
     PARTS,
     PLACE,
     POSITION,
     SEQUENCE,
+    SPLIT_TILES,
     STEP,
     keys_of_tile,
     sequence_at,
@@ -113,8 +117,8 @@ def attn_fwd_plan(
     BlockTable are not read.
 
     Items, int32 [.., 8], for so many ``programs``, which take them in turns; Splits, int32 [2 * programs, 8], the tiles
-    that are split; see plan.py. Counts, int32 [3]: how many there are of both, and ``packed``. Items have at most 4 *
-    programs places for results of parts.
+    that are split; see plan.py. Counts, int32 [4]: how many there are of both, ``packed``, and how many items are
+    drawn. Items have at most 4 * programs places for results of parts.
     """
     launch_next(EARLY)
     own = tl.program_id(0)
@@ -168,9 +172,10 @@ def attn_fwd_plan(
         place += tl.sum(tl.where(split & (index < own), items, 0), 0)
         tile += tl.sum(tl.where(split & (index < own), tiles, 0), 0)
     if own == 0:
-        tl.store(Counts, all_items)
-        tl.store(Counts + 1, all_split)
-        tl.store(Counts + 2, packed)
+        tl.store(Counts + ITEMS, all_items)
+        tl.store(Counts + SPLIT_TILES, all_split)
+        tl.store(Counts + PACKED_HEADS, packed)
+        tl.store(Counts + DRAWN, 0)
 
     # Parts of tiles that walk the same keys are next to each other. Whole tiles go by groups of heads, whose keys
     # should fit in the L2 cache: of a group, the tiles with most keys come first.

@@ -12,7 +12,9 @@ from aotriton.tritonsrc.flash.lib.plan import (
     OF_HEAD,
     OF_POSITION,
     OF_SEQUENCE,
+    PACKED_HEADS,
     PARTS,
+    SPLIT_TILES,
 )
 from aotriton.tritonsrc.flash.lib.sequence import sequence_of
 
@@ -50,10 +52,10 @@ def attn_fwd_planned_combine(
     PIECES: tl.constexpr = TILE_ROWS // ROWS
     tile, piece = tl.program_id(0) // PIECES, tl.program_id(0) % PIECES
     await_results(EARLY)
-    if tile >= tl.load(Counts + 1):
+    if tile >= tl.load(Counts + SPLIT_TILES):
         return
     split = Splits + tile * FIELDS
-    packed = tl.load(Counts + 2)
+    packed = tl.load(Counts + PACKED_HEADS)
     parts = tl.load(split + PARTS)
     place = tl.load(split + FIRST_PLACE)
     apart = tl.load(split + APART)

@@ -106,24 +106,6 @@ def numbers_of_keys(dtype: gl.constexpr):
 
 
 @gluon.jit
-def notes(COUNT: gl.constexpr):
-    """Shared memory for so many numbers that consumers need behind their loop, and have no registers for in it."""
-    return gl.allocate_shared_memory(gl.int32, [COUNT, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-
-
-@gluon.jit
-def note(numbers, PLACE: gl.constexpr, number):
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    numbers.index(PLACE).store(gl.full([1], number, gl.int32, LAYOUT))
-
-
-@gluon.jit
-def noted(numbers, PLACE: gl.constexpr):
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    return gl.sum(numbers.index(PLACE).load(LAYOUT), 0)
-
-
-@gluon.jit
 def note_keys(last_rows, counts, key, used_q, used_k, lo, hi):
     """Of each key of a tile from `key` on: the first query row that sees it, and how many rows do. Consumers have no
     registers to keep what this takes.

@@ -5,6 +5,14 @@ rows are not used lets all steps pass but one. Of a tile with all its keys Out a
 what its keys make of the rows, and a logarithm of the sum of weights, for attn_fwd_planned_combine. One producer warp
 loads Q and K, and another one V.
 
+A scheduler warp draws the program's items, one after the other, from a count that all programs share: tiles take times
+that differ, and nobody knows them well enough to deal tiles out beforehand. It works out what the others have to know
+of an item, and notes it in shared memory, where it takes no registers:
+
+    scheduler                 item_wanted, 1 ◀─ producer of Q and K, KEYS_AHEAD before the end of the item before
+    notes the item            items_full, 1  ─▶ both producers and both consumers
+    waits to overwrite it     items_empty, 4 ◀─ these, when they need it no more
+
 All heads that share keys are packed if they are 16 or fewer: a consumer's 64 rows have as many positions as fit.
 
 Keys and values in pages arrive in boxes of as many rows as lie next to each other in any page, 16 at least, each from a
@@ -19,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from aotriton.tritonsrc.flash.lib.band import inside, keys_of, visited
 from aotriton.tritonsrc.flash.lib.bundle import bundle
 from aotriton.tritonsrc.flash.lib.features import PACKED, SINKS, USED_K
-from aotriton.tritonsrc.flash.lib.forward import own_rows, scaled
+from aotriton.tritonsrc.flash.lib.forward import in_pieces, own_rows, scaled
 from aotriton.tritonsrc.flash.lib.forward_features import (
     FAR,
     LN_2,
@@ -31,11 +39,13 @@ from aotriton.tritonsrc.flash.lib.forward_features import (
 )
 from aotriton.tritonsrc.flash.lib.hopper_column_parts import finished, places, scores, slots, weighted, zeros
 from aotriton.tritonsrc.flash.lib.hopper_column_parts import load as load_rows
+from aotriton.tritonsrc.flash.lib.notes import note, noted, notes
 from aotriton.tritonsrc.flash.lib.opaque import opaque, special_register
 from aotriton.tritonsrc.flash.lib.pages import place_in_table
 from aotriton.tritonsrc.flash.lib.pipeline import (
     acquire,
     await_step,
+    barrier,
     barriers,
     init_all,
     phase_of,
@@ -44,9 +54,11 @@ from aotriton.tritonsrc.flash.lib.pipeline import (
 )
 from aotriton.tritonsrc.flash.lib.plan import (
     BEHIND,
+    DRAWN,
     FIELDS,
     FIRST_KEY,
     HEAD,
+    ITEMS,
     PLACE,
     POSITION,
     SEQUENCE,
@@ -54,12 +66,14 @@ from aotriton.tritonsrc.flash.lib.plan import (
     sequence_at,
 )
 from aotriton.tritonsrc.flash.lib.quads import in_quads, layout_of_quads
-from aotriton.tritonsrc.flash.lib.sequence import Sequence
+from aotriton.tritonsrc.flash.lib.sequence import Sequence, Side
 from aotriton.tritonsrc.flash.lib.softmax import exponentials, first_base, raised, rescaled, top
 
 CONSUMERS = gl.constexpr(2)
 TILE_ROWS = gl.constexpr(128)  # of both
 BOX_ROWS = gl.constexpr(16)  # the least of a box of pages
+ITEM_SLOTS = gl.constexpr(4)  # of notes
+KEYS_AHEAD = gl.constexpr(256)  # of an item, that are still to be loaded when the next one is drawn
 ROWS_OF_PACKED = gl.constexpr((64, 63, 60, 56, 55, 52))  # of 64, those of whole positions, with up to 16 packed heads
 
 
@@ -85,6 +99,10 @@ class Call:
     q_full: gl.shared_memory_descriptor
     full: gl.shared_memory_descriptor
     empty: gl.shared_memory_descriptor
+    items: gl.shared_memory_descriptor
+    items_full: gl.shared_memory_descriptor
+    items_empty: gl.shared_memory_descriptor
+    item_wanted: gl.shared_memory_descriptor
     store_lse: gl.tensor
     sm_scale: gl.tensor
     num_heads_q: gl.tensor
@@ -138,69 +156,134 @@ class Item:
 
 
 @gluon.jit
-def place_in_round(round, programs, program):
-    """Every second round goes through the programs backwards."""
-    return gl.where((round & 1) == 1, programs - 1 - program, program)
+def draw(call, FIRST: gl.constexpr):
+    """The number of an item that no other program has, and whether there is one.
+
+    A program's first item has the program's number, and those that follow are drawn by whoever needs one. The program
+    that is the last to find none left leaves the count as it was, for the next launch.
+    """
+    items = gl.load(call.Counts + ITEMS)
+    programs, number = special_register("%nctaid.x"), special_register("%ctaid.x")
+    if not FIRST:
+        number = programs + gl.atomic_add(call.Counts + DRAWN, 1, sem="relaxed")
+        if number == items + programs - 1:
+            gl.store(call.Counts + DRAWN, 0)
+    return number, number < items
+
+
+# What a note of an item says. Of each consumer: the steps that it lets pass at the item's beginning and at its end, and
+# the keys, multiples of BLOCK_N, from and before which it needs no mask.
+(
+    THERE, TILE_POSITION, TILE_HEAD, TILE_PLACE, TILE_FIRST, COUNT, INDEX, BATCH, Q_BEGIN, Q_ROWS, Q_USED, K_BEGIN,
+    K_USED, LO, HI, PASSED, LEFT, CLEAR, UNMASKED,
+) = (gl.constexpr(i) for i in range(19))  # fmt: skip
+OF_CONSUMER = gl.constexpr(4)
+NOTES = gl.constexpr(15 + 2 * 4)
 
 
 @gluon.jit
-def item_at(call, count):
-    """The program's next item, once it has had so many. Items are dealt out in rounds, those that cost most first.
-    Every second program begins with its last one: some wait for memory while others multiply.
-    """
+def note_item(call, count, FIRST: gl.constexpr):
+    """Draws an item, the program's number `count`, and notes it. Returns whether there was one."""
     BLOCK_N: gl.constexpr = call.k_slots[0].shape[3]
-    programs, program = special_register("%nctaid.x"), special_register("%ctaid.x")
-    items = gl.load(call.Counts)
-    rounds = items // programs
-    rounds += gl.where(place_in_round(rounds, programs, program) < items - rounds * programs, 1, 0)
-    there = count < rounds
-    round = gl.where((program & 1) == 1, rounds - 1 - count, count)
-    number = round * programs + place_in_round(round, programs, program)
+    number, there = draw(call, FIRST)
     fields = call.Items + gl.where(there, number, 0).to(gl.int64) * FIELDS
+    # All at once: what uses one would wait for it before the next is asked for.
+    index, head, place = gl.load(fields + SEQUENCE), gl.load(fields + HEAD), gl.load(fields + PLACE)
+    position, first_key, end = gl.load(fields + POSITION), gl.load(fields + FIRST_KEY), gl.load(fields + BEHIND)
     sequence = sequence_at(
-        gl.load(fields + SEQUENCE), 1 if call.PAGED else 0, opaque(call.features), call.lo, call.hi, call.CuSeqlensQ,
-        call.CuSeqlensK, call.SequsedQ, call.SequsedK, call.max_seqlen_q, call.max_seqlen_k,
+        index, 1 if call.PAGED else 0, opaque(call.features), call.lo, call.hi, call.CuSeqlensQ, call.CuSeqlensK,
+        call.SequsedQ, call.SequsedK, call.max_seqlen_q, call.max_seqlen_k,
     )  # fmt: skip
-    position = gl.load(fields + POSITION)
-    first, behind = keys_of_tile(sequence, position, CONSUMERS * (64 // call.packed), BLOCK_N)
-    first = gl.maximum(first, gl.load(fields + FIRST_KEY))
-    count = (gl.minimum(behind, gl.load(fields + BEHIND)) - first + BLOCK_N - 1) // BLOCK_N
-    return Item(
-        there.to(gl.int32), position, gl.load(fields + HEAD), sequence, first, gl.maximum(count, 1),
-        gl.load(fields + PLACE),
-    )  # fmt: skip
-
-
-@gluon.jit
-def part_of_consumer(call, item, C: gl.constexpr):
-    """What consumer C does of an item: the steps that it lets pass at its beginning and at its end, and the keys,
-    multiples of BLOCK_N, from and before which it needs no mask. It takes one step if none of its rows are used.
-    """
-    BLOCK_N: gl.constexpr = call.k_slots[0].shape[3]
-    MOST: gl.constexpr = most_passed(64, BLOCK_N)  # steps that the bands of both are apart
     each = 64 // opaque(call.packed)
-    begin = item.position + C * each
-    q, k = item.sequence.q, item.sequence.k
-    first, clear, full, after = visited(
-        begin, begin + each, q.used, k.used, item.sequence.lo, item.sequence.hi, BLOCK_N
+    first, behind = keys_of_tile(sequence, position, CONSUMERS * each, BLOCK_N)
+    first = gl.maximum(first, first_key)
+    steps = gl.maximum((gl.minimum(behind, end) - first + BLOCK_N - 1) // BLOCK_N, 1)
+    slot = acquire(call.items_empty, count, ITEM_SLOTS)
+    q, k = sequence.q, sequence.k
+    of_all = (
+        there.to(gl.int32), position, head, place, first, steps, index, sequence.batch, q.begin, q.rows, q.used,
+        k.begin, k.used, sequence.lo, sequence.hi,
     )  # fmt: skip
-    full = gl.where(begin + each > q.used, 0, full)  # rows that are not used see nothing
-    passed = item.count * 0
-    left = item.count * 0
-    if C == 0:
-        passed = gl.maximum(item.first + item.count * BLOCK_N - after, 0) // BLOCK_N
-        passed = gl.minimum(gl.minimum(passed, MOST), item.count - 1)
-    else:
-        left = gl.maximum(first - item.first, 0) // BLOCK_N
-        left = gl.minimum(gl.minimum(left, MOST), item.count - 1)
-    idle = begin >= q.used
-    passed = gl.where(idle, item.count - 1, passed)
-    return gl.where(item.there > 0, passed, 0), gl.where(idle, 0, left), clear, full
+    for i in gl.static_range(len(of_all)):
+        note(call.items, slot * NOTES + i, of_all[i], 1)
+    for c in gl.static_range(CONSUMERS):
+        own = part_of_consumer(sequence, position, there, each, first, steps, c, BLOCK_N)
+        for i in gl.static_range(len(own)):
+            note(call.items, slot * NOTES + PASSED + c * OF_CONSUMER + i, own[i], 1)
+    mbarrier.arrive(call.items_full.index(slot))
+    return there
 
 
 @gluon.jit
-def masked(call, s, item, key, C: gl.constexpr):
+def scheduler(call):
+    """The scheduler warp: draws and notes items until there are none."""
+    there = note_item(call, 0, True)
+    count = 0
+    while there:
+        mbarrier.wait(call.item_wanted, count & 1)
+        count += 1
+        there = note_item(call, count, False)
+
+
+@gluon.jit
+def await_item(call, number):
+    """Wait until the item with this number has been noted."""
+    await_step(call.items_full, number, ITEM_SLOTS)
+
+
+@gluon.jit
+def of_item(call, number, FIELD: gl.constexpr, WARPS: gl.constexpr = 4):
+    """One number of the note of an item, for so many warps."""
+    return noted(call.items, slot_of(number, ITEM_SLOTS) * NOTES + FIELD, WARPS)
+
+
+@gluon.jit
+def noted_item(call, number, WARPS: gl.constexpr = 4):
+    """The note of an item. What is not used of it is not read."""
+    k_used = of_item(call, number, K_USED, WARPS)
+    sequence = Sequence(
+        of_item(call, number, INDEX, WARPS), of_item(call, number, BATCH, WARPS),
+        Side(
+            of_item(call, number, Q_BEGIN, WARPS), of_item(call, number, Q_ROWS, WARPS),
+            of_item(call, number, Q_USED, WARPS),
+        ),
+        Side(of_item(call, number, K_BEGIN, WARPS), k_used, k_used),
+        of_item(call, number, LO, WARPS), of_item(call, number, HI, WARPS),
+    )  # fmt: skip
+    return Item(
+        of_item(call, number, THERE, WARPS), of_item(call, number, TILE_POSITION, WARPS),
+        of_item(call, number, TILE_HEAD, WARPS), sequence, of_item(call, number, TILE_FIRST, WARPS),
+        of_item(call, number, COUNT, WARPS), of_item(call, number, TILE_PLACE, WARPS),
+    )  # fmt: skip
+
+
+@gluon.jit
+def part_of_consumer(sequence, position, there, each, first_key, count, C: gl.constexpr, BLOCK_N: gl.constexpr):
+    """PASSED, LEFT, CLEAR and UNMASKED of consumer C, which has `each` positions. It takes one step if none of its rows
+    are used.
+    """
+    MOST: gl.constexpr = most_passed(64, BLOCK_N)  # steps that the bands of both are apart
+    begin = position + C * each
+    q, k = sequence.q, sequence.k
+    first, clear, full, after = visited(begin, begin + each, q.used, k.used, sequence.lo, sequence.hi, BLOCK_N)
+    full = gl.where(begin + each > q.used, 0, full)  # rows that are not used see nothing
+    passed = count * 0
+    left = count * 0
+    if C == 0:
+        passed = gl.maximum(first_key + count * BLOCK_N - after, 0) // BLOCK_N
+        passed = gl.minimum(gl.minimum(passed, MOST), count - 1)
+    else:
+        left = gl.maximum(first - first_key, 0) // BLOCK_N
+        left = gl.minimum(gl.minimum(left, MOST), count - 1)
+    idle = begin >= q.used
+    passed = gl.where(idle, count - 1, passed)
+    return gl.where(there, passed, 0), gl.where(idle, 0, left), clear, full
+
+
+@gluon.jit
+def masked(call, s, number, key, C: gl.constexpr):
     """Scores, minus infinity where a row of consumer C does not see the key; those of s begin at `key`."""
+    item = noted_item(call, number)
     LAYOUT: gl.constexpr = s.type.layout
     keys = key + gl.arange(0, s.shape[1], gl.SliceLayout(0, LAYOUT))
     at, _ = call.rows(item, C, LAYOUT)
@@ -218,9 +301,9 @@ def row_numbers(call, item, C: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def walk(call, item, s, scale, first, last, passed, clear, unmasked, C: gl.constexpr):
+def walk(call, number, s, scale, first, last, C: gl.constexpr):
     """Steps of an item from `first`, whose scores are s, to before `last`: the weights of the last keys, Out without
-    their values, and by lanes the base and the sums of rows. `passed`, `clear`, `unmasked`: see part_of_consumer.
+    their values, and by lanes the base and the sums of rows.
     """
     full, empty, k_slots, v_slots = call.full, call.empty, call.k_slots, call.v_slots
     STAGES: gl.constexpr = call.STAGES
@@ -231,16 +314,20 @@ def walk(call, item, s, scale, first, last, passed, clear, unmasked, C: gl.const
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, OUT_LAYOUT, 2)
     dtype: gl.constexpr = call.q_slots[0].dtype
     no_s = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
-    key = item.first + (item.count - 1 - passed) * BLOCK_N
+    passed = of_item(call, number, PASSED + C * OF_CONSUMER)
+    clear = of_item(call, number, CLEAR + C * OF_CONSUMER)
+    unmasked = of_item(call, number, UNMASKED + C * OF_CONSUMER)
+    key = of_item(call, number, TILE_FIRST) + (of_item(call, number, COUNT) - 1 - passed) * BLOCK_N
     if (key < clear) | (key >= unmasked):
-        s = masked(call, s, item, key, C)
+        s = masked(call, s, number, key, C)
     base = gl.maximum(first_base(s, scale), LOWEST_BASE)
     p, row_sum = exponentials(s, base, scale)
     p = gl.convert_layout(p.to(dtype), P_LAYOUT)
     out = zeros(k_slots, 64)
-    if ((opaque(call.features) & (PACKED | USED_K)) != 0) & (key + BLOCK_N > item.sequence.k.used):
+    used = of_item(call, number, K_USED)
+    if ((opaque(call.features) & (PACKED | USED_K)) != 0) & (key + BLOCK_N > used):
         await_step(full, first + 1, STAGES)
-        clear_values(v_slots, slot_of(first + 1, STAGES), item.sequence.k.used - key)
+        clear_values(v_slots, slot_of(first + 1, STAGES), used - key)
 
     q = own_rows(call.q_slots, C)
     for step in range(first + 1, last):
@@ -250,7 +337,7 @@ def walk(call, item, s, scale, first, last, passed, clear, unmasked, C: gl.const
         out_next = weighted(p, v_slots, slot_of(step, STAGES), out)
         s = warpgroup_mma_wait(len(out), deps=[s])
         if (key < clear) | (key >= unmasked):
-            s = masked(call, s, item, key, C)
+            s = masked(call, s, number, key, C)
         base_before = base
         base = raised(base, top(s, scale))
         correction = gl.exp2(base_before - base)
@@ -352,35 +439,41 @@ def producer(call, KEYS: gl.constexpr):
     STAGES: gl.constexpr = call.STAGES
     BLOCK_N: gl.constexpr = slots[0].shape[3]
     BYTES: gl.constexpr = BLOCK_N * slots[0].shape[4] * 2
+    # The next item is wanted late, so that programs end together, but early enough to be there in time.
+    LEAD: gl.constexpr = KEYS_AHEAD // BLOCK_N
     group_size = opaque(call.num_heads_q) // call.num_heads_k
-    item = item_at(call, 0)
-    count = 0  # of items
+    number = 0  # of items
     step = 0
     used = 0  # the step with which Q's place was given back by the item before
+    await_item(call, 0)
+    item = noted_item(call, 0, 1)
     if not KEYS:
         mbarrier.arrive(full.index(0), pred=item.there > 0)
         step += 1
     while item.there > 0:
         head = item.head * call.packed // group_size
         box = last_box(call, item, BLOCK_N)
-        for number in range(0, item.count):
+        for tile in range(0, item.count):
             slot = acquire(empty, step, STAGES)
             mbarrier.expect(full.index(slot), BYTES)
-            row = item.first + (item.count - 1 - number) * BLOCK_N
+            row = item.first + (item.count - 1 - tile) * BLOCK_N
             box = load(call, item, tensors, slots, slot, box, head, row)
-            if KEYS:  # noqa: SIM102 (known when compiled, as the next is not)
-                if number == 0:
+            if KEYS:
+                if tile == 0:
                     # Nothing to wait for where that slot has been loaded again.
-                    not_yet = (count > 0) & (step < used + STAGES)
+                    not_yet = (number > 0) & (step < used + STAGES)
                     mbarrier.wait(empty.index(slot_of(used, STAGES)), phase_of(used, STAGES), pred=not_yet)
                     for c in gl.static_range(CONSUMERS):
                         load_queries(call, item, c)
+                mbarrier.arrive(call.item_wanted, pred=tile == gl.maximum(item.count - LEAD, 0))
             step += 1
         used = step - 1
-        count += 1
-        item = item_at(call, count)
+        release(call.items_empty, number, ITEM_SLOTS)
+        number += 1
+        await_item(call, number)
+        item = noted_item(call, number, 1)
     if KEYS:  # noqa: SIM102
-        if count > 0:
+        if number > 0:
             mbarrier.arrive(full.index(acquire(empty, step, STAGES)))
 
 
@@ -412,6 +505,18 @@ def store_whole(call, item, out, base, row_sum, C: gl.constexpr):
 
 
 @gluon.jit
+def store_columns(call, x, row, column):
+    """Columns of Parts from a row and a column on."""
+    LAYOUT: gl.constexpr = x.type.layout
+    head_dim = opaque(call.head_dim_v) // 8 * 8  # the compiler has to know what it is a multiple of
+    rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
+    columns = column + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
+    offsets = gl.expand_dims(rows * head_dim, 1) + gl.expand_dims(columns, 0)
+    there = gl.expand_dims(columns < head_dim, 0) & gl.full([x.shape[0], 1], True, gl.int1, LAYOUT)
+    gl.store(call.Parts + offsets, x, mask=there)
+
+
+@gluon.jit
 def store_part(call, item, out, base, row_sum, C: gl.constexpr):
     """What a part of the keys makes of the rows of a tile, and the logarithms of their sums of weights."""
     BY_ROWS: gl.constexpr = base.type.layout
@@ -419,12 +524,11 @@ def store_part(call, item, out, base, row_sum, C: gl.constexpr):
     rows = first + gl.arange(0, 64, BY_ROWS)
     gl.store(call.PartsL + rows, base + gl.log2(row_sum))
     factor = 1.0 / gl.where(row_sum == 0.0, 1.0, row_sum)
-    LAYOUT: gl.constexpr = out[0].type.layout
-    columns = gl.arange(0, out[0].shape[1], gl.SliceLayout(0, LAYOUT))
-    rows = first + gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
-    offsets = gl.expand_dims(rows * call.head_dim_v, 1) + gl.expand_dims(columns, 0)
-    there = gl.expand_dims(columns < call.head_dim_v, 0) & gl.full([64, 1], True, gl.int1, LAYOUT)
-    gl.store(call.Parts + offsets, scaled(out[0], factor), mask=there)
+    PIECES: gl.constexpr = 2 if out[0].shape[1] == 256 else 1  # else addresses take more registers than there are
+    COLUMNS: gl.constexpr = out[0].shape[1] // PIECES
+    pieces = in_pieces(scaled(out[0], factor), PIECES)
+    for piece in gl.static_range(PIECES):
+        store_columns(call, pieces[piece], first, piece * COLUMNS)
 
 
 @gluon.jit
@@ -437,43 +541,45 @@ def consumer(call, C: gl.constexpr):
 
     # Exponentials are taken to base 2. Not zero: a masked score stays minus infinity when scaled.
     scale = gl.maximum(opaque(call.sm_scale) * LOG2_E, 1e-30)
-    item = item_at(call, 0)
-    passed, left, clear, unmasked = part_of_consumer(call, item, C)
-    count = 0  # of items
+    number = 0  # of items
     start = 0  # the item's step 0
-    s = begin(call, C, 0, -1, passed, item.there)
+    await_item(call, 0)
+    there = of_item(call, 0, THERE)
+    first = of_item(call, 0, PASSED + C * OF_CONSUMER)
+    s = begin(call, C, 0, -1, first, there)
     s = warpgroup_mma_wait(0, deps=[s])
-    release(empty, passed, STAGES)
+    release(empty, first, STAGES)
 
-    while item.there > 0:
-        first = start + passed
-        last = start + item.count - left  # brings the last values
-        count += 1
-        next_item = item_at(call, count)  # which takes a while
-        p, out, base, row_sum = walk(call, item, s, scale, first, last, passed, clear, unmasked, C)
+    while there > 0:
+        behind = start + of_item(call, number, COUNT)
+        last = behind - of_item(call, number, LEFT + C * OF_CONSUMER)  # brings the last values
+        p, out, base, row_sum = walk(call, number, s, scale, first, last, C)
 
         # The last values, and the first scores of the next item
         await_step(full, last, STAGES)
         out = weighted(p, v_slots, slot_of(last, STAGES), out)
-        start += item.count
-        passed, left, clear, unmasked = part_of_consumer(call, next_item, C)
-        first = gl.where(next_item.there > 0, start + passed, last)
-        out = finished(out, 0)
+        start = behind
+        await_item(call, number + 1)
+        there = of_item(call, number + 1, THERE)
+        first = gl.where(there > 0, start + of_item(call, number + 1, PASSED + C * OF_CONSUMER), last)
+        out = finished(out)
         if first != last:
             release(empty, last, STAGES)
 
         # What was taken by lanes is put together.
         row_sum = gl.convert_layout(gl.sum(row_sum, 1), gl.SliceLayout(1, S_LAYOUT))
         base = gl.convert_layout(gl.max(base, 1), gl.SliceLayout(1, S_LAYOUT))
+        item = noted_item(call, number)
         if item.place < 0:
             store_whole(call, item, out, base, row_sum, C)
         else:
             store_part(call, item, out, base, row_sum, C)
+        release(call.items_empty, number, ITEM_SLOTS)
 
-        s = begin(call, C, count & 1, last, first, next_item.there)
+        number += 1
+        s = begin(call, C, number & 1, last, first, there)
         s = warpgroup_mma_wait(0, deps=[s])
         release(empty, first, STAGES)
-        item = next_item
 
 
 @gluon.jit
@@ -513,14 +619,24 @@ def forward_planned(
     init_all(q_full, 1)
     init_all(full, 2)  # both producers
     init_all(empty, CONSUMERS)
+    items_full = barriers(ITEM_SLOTS)
+    items_empty = barriers(ITEM_SLOTS)
+    init_all(items_full, 1)
+    init_all(items_empty, CONSUMERS + 2)  # and both producers
+    item_wanted = barrier()
+    mbarrier.init(item_wanted, count=1)
     packed = await_plan(packed)
     call = Call(
         Items, Counts, Out, stride_out_b, stride_out_h, stride_out_s, L, Parts, PartsL, Q, K, V, q_slots, k_slots,
-        v_slots, q_full, full, empty, store_lse, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
-        head_dim_v, packed, lo, hi, features, Sinks, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, BlockTable,
-        stride_table, page_size, magic, pages, box, STAGES, PAGED,
+        v_slots, q_full, full, empty, notes(ITEM_SLOTS * NOTES), items_full, items_empty, item_wanted, store_lse,
+        sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim_v, packed, lo, hi, features, Sinks,
+        CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, BlockTable, stride_table, page_size, magic, pages, box, STAGES,
+        PAGED,
     )  # fmt: skip
     gl.warp_specialize(
-        [(consumer, (call, 0)), (consumer, (call, 1)), (producer, (call, True)), (producer, (call, False))],
-        [4, 1, 1], [224, 56, 56],
+        [
+            (consumer, (call, 0)), (consumer, (call, 1)), (producer, (call, True)), (producer, (call, False)),
+            (scheduler, (call,)),
+        ],
+        [4, 1, 1, 1], [224, 56, 56, 56],
     )  # fmt: skip

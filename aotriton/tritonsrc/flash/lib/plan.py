@@ -17,6 +17,8 @@ FAR = tl.constexpr(1 << 30)
 
 # Fields of an item. Without a PLACE for a result of parts it has all keys of its tile.
 SEQUENCE, HEAD, POSITION, FIRST_KEY, BEHIND, PLACE = (tl.constexpr(i) for i in range(6))
+# Counts: of items, of split tiles, of packed heads, and of the items that programs have drawn: none at first.
+ITEMS, SPLIT_TILES, PACKED_HEADS, DRAWN = (tl.constexpr(i) for i in range(4))
 # Of a split tile: how many parts, where it is, the place of the first part, and how far the places are apart.
 PARTS, OF_SEQUENCE, OF_HEAD, OF_POSITION, FIRST_PLACE, APART = (tl.constexpr(i) for i in range(6))
 
