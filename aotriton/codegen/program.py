@@ -105,6 +105,7 @@ class KernelProgram:
     work: tuple[tuple[Code, ...], ...]  # as Work.of_call; empty where the description has none
     schedule: tuple[Code, ...]  # empty where the description has none
     begins_early: bool
+    steered: bool
 
     @property
     def choosing(self) -> tuple[tuple[Code, ...], ...]:
@@ -414,6 +415,7 @@ class _Numbering:
             work=tuple(map(code, kernel.work.of_call)) if kernel.work else (),
             schedule=code(kernel.schedule) if kernel.schedule else (),
             begins_early=kernel.begins_early,
+            steered=kernel.steered,
         )
 
     def _code(self, expression: Expression, tunables: list[str], where: str, sizes: list[str]) -> tuple[Code, ...]:

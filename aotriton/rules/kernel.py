@@ -391,6 +391,9 @@ class KernelDescription:
     launch). Each of its programs must wait for that kernel itself, by ``gdc_wait``, before it reads what kernels of the
     backend write, writes anything, or ends.
 
+    ``steered``: it takes pointers where an operator's checks say so, even if all of its tensors lie so that the arch's
+    fast way reaches them.
+
     ``timed``: its time is measured or predicted. What is not timed has one config, which needs no time to win, and no
     measured call launches it; so it is with each kernel without choices.
 
@@ -419,6 +422,7 @@ class KernelDescription:
     provider: Provider | None = None  # the compiler, if it is not Triton
     schedule: Expression | None = None
     begins_early: bool = False
+    steered: bool = False
     timed: bool = True
     source: str = ""
     sources: Mapping[int, str] = field(default_factory=dict)

@@ -117,6 +117,7 @@ def test_kernels_mean_what_they_said(operator: Operator) -> None:
     for kernel in operator.kernels:
         made, reader = read(whole, kernel.name)
         assert (made.tunables, made.begins_early) == (kernel.tunable_names, kernel.begins_early)
+        assert made.steered == kernel.steered
         tensors = {one.name: one for one in kernel.arguments if isinstance(one, Tensor)}
         passed = [one for one in kernel.arguments if isinstance(one, Tensor | Stride | Number)]
         for one, (argument, by_pointer) in zip(made.arguments, ways(passed), strict=True):

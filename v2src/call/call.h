@@ -51,6 +51,7 @@ struct Call {
               [kMaxRank];         // sizes and strides of tensors that are not as the caller gave them, by slot
   uint8_t from[kMaxOperands];     // which of the caller's pointers a slot has: its own, unless checks swap some
   uint32_t misaligned = 0;        // of the caller's operands, those that count as misaligned wherever they are, as bits
+  bool by_pointer = false;        // kernels that are steered take pointers, wherever tensors are
   uint8_t one_place[2] = {0, 0};  // of the caller's operands, two that kernels take for one: they must begin together
   bool whole = false;             // the call is not to be made in chunks
   void* workspace = nullptr;

@@ -39,6 +39,7 @@ Survey::Survey(const Call& call_to_serve, const Gpu& gpu_of_call) noexcept
   unreached_.strided = info.compiled.unsuited
                            ? info.compiled.unsuited(call, by_descriptor)
                            : unsuited(call, info.uses.strided, by_descriptor, EachAtRunTime{info.operands});
+  if (call.by_pointer) unreached_.strided |= kSteered;
   for (size_t slot = info.operands.size(); slot < info.slots(); ++slot)
     if (info.uses.strided >> slot & 1 && given(slot) &&
         (call.misaligned >> call.from[slot] & 1 || !strides_suit(info.slot(slot), call[slot], by_descriptor)))

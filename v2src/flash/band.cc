@@ -53,10 +53,9 @@ Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
   if (level == kFull && widest > kMostPlain) call.misaligned |= 1u << call.from[x.q];  // there are no other images
   if (found_by_kernel) {
     if (last) features |= kOwnLast;
-    // A descriptor ends where the tensor does, not where a sequence does. Images with most to do have no registers to
-    // see to that, and take pointers. Pages and latent caches are for other kernels.
-    if (level == kFull || (level != kPaged && widest > kMostColumns && head_dim != kLatentDim))
-      call.misaligned |= 1u << call.from[x.q];
+    // A descriptor ends where the tensor does, not where a sequence does. Images of the portable kernels with most to
+    // do have no registers to see to that, and take pointers.
+    call.by_pointer = level == kFull || widest > kMostColumns;
     return set(level, false, -before, behind);
   }
   const int64_t lo = std::clamp(own - before, -seqlen_q, seqlen_k), hi = std::clamp(own + behind, -seqlen_q, seqlen_k);

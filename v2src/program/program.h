@@ -73,7 +73,8 @@ struct PlannedArguments {
 struct Uses {
   uint32_t all, strided;
 };
-static_assert(kMaxOperands <= 32);
+inline constexpr uint32_t kSteered = uint32_t{1} << 31;  // in `strided`: it takes pointers if Call::by_pointer
+static_assert(kMaxOperands < 32);
 
 inline constexpr uint8_t kNoNumber = 255;
 

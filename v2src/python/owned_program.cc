@@ -134,6 +134,7 @@ OwnedProgram::OwnedProgram(const py::dict& program) {
     kernel_.uses.all |= bit;
     if (py::cast<bool>(use[1])) kernel_.uses.strided |= bit;
   }
+  if (py::cast<bool>(of_kernel["steered"])) kernel_.uses.strided |= kSteered;
   for (const py::handle row : of_kernel["guards"]) guards_.push_back({code(row["condition"]), keep(row["why"])});
   for (const py::handle row : of_kernel["choices"]) {
     auto& texts = names_.emplace_back();

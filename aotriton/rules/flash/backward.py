@@ -132,6 +132,7 @@ ATTN_BWD_DK_DV = KernelDescription(
     sources=dict.fromkeys(c.FEATURED, "attn_bwd_dk_dv_features"),
     choices=(c.LEVEL, c.T_PORTABLE, c.HEAD_DIM_PORTABLE, c.CAUSAL, c.ACCESS),
     impossible=c.NO_CALL_HAS,
+    steered=True,  # see v2src/flash/band.cc
     # Each wave has all columns of K and V as operands: 256 registers of fp32.
     may_spill={"hip": ({"T": "fp32", c.HEAD_DIM.name: c.WIDE},)},
     # Two accumulators of BLOCK_N x BLOCK_DMODEL stay in registers: head dim 256 leaves room for BLOCK_N 64 at most, and
@@ -180,6 +181,7 @@ ATTN_BWD_DQ = KernelDescription(
     sources=dict.fromkeys(c.FEATURED, "attn_bwd_dq_features"),
     choices=(c.LEVEL, c.T_PORTABLE, c.HEAD_DIM_PORTABLE, c.CAUSAL, c.ACCESS),
     impossible=c.NO_CALL_HAS,
+    steered=True,  # see v2src/flash/band.cc
     # Hopper: fewer rows than a warp group's 64 are the only ones that fit with head dim 256, general.
     tunables=(
         *by_vendor(

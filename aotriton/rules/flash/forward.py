@@ -46,6 +46,7 @@ ATTN_FWD = KernelDescription(
     sources=dict.fromkeys(c.FEATURED, "attn_fwd_features"),
     choices=(c.LEVEL, c.T_PORTABLE, c.HEAD_DIM_PORTABLE, c.CAUSAL, c.ACCESS),
     impossible=c.NO_CALL_HAS,
+    steered=True,  # see v2src/flash/band.cc
     # A warp group of four warps owns 64 rows of a product on Hopper; a smaller BLOCK_M is for fp32 and wide heads.
     # Two stages keep one tile under way while the other is used. gfx942: only BLOCK_N 16 with eight warps fits head dim
     # 256, general.
