@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import attention
 from attention import gpu_state, machine, race
-from contenders import FA4, LIBRARY, fa4_calls
+from contenders import FA4, LIBRARY, fa4_calls, with_workspace
 
 PEER = "FlashAttention-2"
 ROUNDS = 15
@@ -117,30 +117,29 @@ def calls(case: Case) -> Iterator[tuple[str, dict[str, Callable[[], object]], di
     sizes = None, None, case.seqlen_q, case.seqlen_k, 0.0, False
     forward = partial(torch.ops.aten._flash_attention_forward, q, k, v, *sizes, False, **window)
     theirs = forward()
-    aotriton.attn_fwd(**own, out=out, logsumexp=lse, **mask)
+    own_forward = partial(
+        aotriton.attn_fwd, **with_workspace("attn_fwd", {**own, "out": out, "logsumexp": lse, **mask})
+    )
+    own_forward()
     first = {name: one[0, :, 0] for name, one in (("q", q), ("k", k), ("v", v), ("dout", dout))}
     ends = {"window_size_left": case.left if case.left >= 0 else None, "window_size_right": case.right}
     fa4 = fa4_calls(q, k, v, dout, **({"causal": True} if case.left < 0 else ends))
-    run: dict[str, Callable[[], object]] = {
-        LIBRARY: partial(aotriton.attn_fwd, **own, out=out, logsumexp=lse, **mask),
-        PEER: forward,
-    }
+    run: dict[str, Callable[[], object]] = {LIBRARY: own_forward, PEER: forward}
     results = {LIBRARY: {"out": out[0, 0]}, PEER: {"out": theirs[0][0, :, 0]}}
     if "forward" in fa4:
         run[FA4], results[FA4] = fa4["forward"], {"out": fa4["forward"]()[0][0, :, 0]}
     yield "forward", run, {**results, "truth": truth(case, **first)}
     gradients = {f"d{name}": torch.empty_like(one).transpose(1, 2) for name, one in inputs.items()}
     given = {**own, "out": out, "dout": dout.transpose(1, 2), "logsumexp": lse, **gradients, **mask}
-    if size := aotriton.attn_bwd_workspace_size(**given):
-        given["workspace"] = torch.empty(size, dtype=torch.uint8, device="cuda")
+    own_backward = partial(aotriton.attn_bwd, **with_workspace("attn_bwd", given))
     backward = partial(
         torch.ops.aten._flash_attention_backward, dout, q, k, v, theirs[0], theirs[1], *sizes, theirs[2], theirs[3],
         **window,
     )  # fmt: skip
-    aotriton.attn_bwd(**given)
+    own_backward()
     own_first = {name: one[0, 0] for name, one in gradients.items()}
     their_first = dict(zip(("dq", "dk", "dv"), (one[0, :, 0] for one in backward()), strict=True))
-    run = {LIBRARY: partial(aotriton.attn_bwd, **given), PEER: backward}
+    run = {LIBRARY: own_backward, PEER: backward}
     results = {LIBRARY: own_first, PEER: their_first}
     if "backward" in fa4:
         gradients_4 = (one[0, :, 0] for one in fa4["backward"]())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -55,6 +55,17 @@ def contenders(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> dict[str, Con
     return found
 
 
+def with_workspace(op: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of this operator, and the workspace that it asks for, on q's device."""
+    import torch
+
+    import aotriton
+
+    size = getattr(aotriton, f"{op}_workspace_size")(**given)
+    more = {"workspace": torch.empty(size, dtype=torch.uint8, device=given["q"].device)} if size else {}
+    return {**given, **more}
+
+
 def _library(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> Contender:
     import torch
 
@@ -63,17 +74,17 @@ def _library(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> Contender:
     out, dq, dk, dv = (torch.full_like(like, float("nan")) for like in (q, q, k, v))
     lse = torch.full(q.shape[:3], float("nan"), dtype=torch.float32, device=q.device)
     options: dict[str, Any] = {"sm_scale": q.shape[-1] ** -0.5, "causal": causal}
-    tensors = (q, k, v, out, dout, lse, dq, dk, dv)
-    size = aotriton.attn_bwd_workspace_size(*tensors, **options)
-    workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
+    given = {"q": q, "k": k, "v": v, "out": out, "logsumexp": lse, **options}
+    to_forward = with_workspace("attn_fwd", given)
+    to_backward = with_workspace("attn_bwd", {**given, "dout": dout, "dq": dq, "dk": dk, "dv": dv})
     stream = torch.cuda.current_stream().cuda_stream
 
     def forward() -> tuple[Any, ...]:
-        aotriton.attn_fwd(q, k, v, out, lse, stream=stream, **options)
+        aotriton.attn_fwd(**to_forward, stream=stream)
         return (out,)
 
     def backward() -> tuple[Any, ...]:
-        aotriton.attn_bwd(*tensors, workspace, stream=stream, **options)
+        aotriton.attn_bwd(**to_backward, stream=stream)
         return dq, dk, dv
 
     return Contender(forward, backward)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from contenders import CUDNN, FA2, FA4, LIBRARY, flash_attention_4
+from contenders import CUDNN, FA2, FA4, LIBRARY, flash_attention_4, with_workspace
 
 FA3 = "FA3"
 PEERS = (FA3, CUDNN, FA4, FA2)
@@ -91,8 +91,7 @@ def _library(cell: Cell, q: Any, k: Any, v: Any, used: Any) -> Call:
     out = torch.full_like(q, math.nan)
     tensors = {"q": q, "k": k, "v": v, "out": out}
     given = {name: one.transpose(1, 2) for name, one in tensors.items()} | cell.mask | {"seqused_k": used}
-    if size := aotriton.attn_fwd_workspace_size(**given):
-        given["workspace"] = torch.empty(size, dtype=torch.uint8, device=q.device)
+    given = with_workspace("attn_fwd", given)
 
     def call() -> Any:
         aotriton.attn_fwd(**given)

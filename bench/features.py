@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from attention import gpu_state, machine, race
 from band import errors, ratios_to
-from contenders import FA4, LIBRARY, fa4_calls
+from contenders import FA4, LIBRARY, fa4_calls, with_workspace
 
 ROUNDS = 15
 PRODUCTS = {"forward": 2, "backward": 5}  # matrix products of a pair of query and key
@@ -189,7 +189,7 @@ def calls(case: Case) -> Calls:
     of_peer = peer_calls(case, of_queries, of_keys, of_values, of_out, asked)
     begin = sum(case.lengths[:-1]) if packed else 0  # of the last sequence
     end = rows
-    forward = partial(aotriton.attn_fwd, **own, out=out, logsumexp=lse, **asked)
+    forward = partial(aotriton.attn_fwd, **with_workspace("attn_fwd", {**own, "out": out, "logsumexp": lse, **asked}))
     forward()
     true = truth(case, own, dout.transpose(1, 2), asked, begin, end) if case.feature != "dropout" else {}
 
@@ -220,9 +220,7 @@ def calls(case: Case) -> Calls:
     given = {**own, "out": out, "dout": dout.transpose(1, 2), "logsumexp": lse, **gradients, **asked}
     if "bias" in asked:
         given["dbias"] = torch.empty_like(asked["bias"])
-    if size := aotriton.attn_bwd_workspace_size(**given):
-        given["workspace"] = torch.empty(size, dtype=torch.uint8, device="cuda")
-    backward = partial(aotriton.attn_bwd, **given)
+    backward = partial(aotriton.attn_bwd, **with_workspace("attn_bwd", given))
     backward()
     if true:
         theirs = dict(zip(("dq", "dk", "dv"), map(first, of_peer["backward"]()[:3]), strict=True))

@@ -57,6 +57,7 @@ SIZES = (
 
 # About as many as the plan makes of a tile, for the model of the time: as fill the GPU, with four steps at least.
 _PARTS = maximum(minimum(quotient(PROGRAMS, maximum(_TILES, 1)), ceil_divide(scalar("longest_k"), 4 * STEP)), 1)
+_SPLIT = choose(_TILES <= PROGRAMS * 2, _TILES, constant(0))  # tiles
 _COLUMNS = choose(tunable("BLOCK_DMODEL") <= 64, tunable("BLOCK_DMODEL"), constant(64))  # that are swizzled together
 _BOX = minimum(lowest_bit(maximum(size("page_size"), 1)), tunable("BLOCK_N"))
 _PAGE_TILE = (1, 1, BOX_ROWS, _COLUMNS)
@@ -198,8 +199,8 @@ ATTN_FWD_PLANNED_COMBINE = KernelDescription(
     work=Work(
         rows=constant(TILE_ROWS),
         row_tile=tunable("ROWS"),
-        outer=PROGRAMS * 2,
-        traffic=(PROGRAMS * (2 * TILE_ROWS) * size("head_dim") * 4, c.traffic(1, 0)[0]),
+        outer=maximum(_SPLIT, 1),
+        traffic=(_SPLIT * _PARTS * TILE_ROWS * size("head_dim") * 4, _SPLIT * TILE_ROWS * size("head_dim") * 2),
     ),
     needs=("tma", "wgmma"),
     begins_early=True,
