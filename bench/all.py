@@ -94,18 +94,18 @@ FIGURES = {
     ),
     "hints": Figure("hints", 40, lambda run: _python("hints.py", "--json", run.out)),
     "band": Figure("band", 60, lambda run: _python("band.py", "--json", run.out), plain=False),
-    "features": Figure("features", 90, lambda run: _python("features.py", "--json", run.out), plain=False),
+    "features": Figure("features", 60, lambda run: _python("features.py", "--json", run.out), plain=False),
     "decode": Figure(
-        "decode", 120, lambda run: _python("decode.py", "--json", run.out, "--seed", run.seed), FORWARD, plain=False
+        "decode", 40, lambda run: _python("decode.py", "--json", run.out, "--seed", run.seed), FORWARD, plain=False
     ),
-    "pages": Figure("pages", 60, lambda run: _python("pages.py", "--json", run.out), FORWARD, plain=False),
-    "invariant": Figure("invariant", 30, lambda run: _python("invariant.py", "--json", run.out), FORWARD, plain=False),
-    "fp8-keys": Figure("fp8-keys", 30, lambda run: _python("fp8_keys.py", "--json", run.out), FORWARD, plain=False),
+    "pages": Figure("pages", 20, lambda run: _python("pages.py", "--json", run.out), FORWARD, plain=False),
+    "invariant": Figure("invariant", 15, lambda run: _python("invariant.py", "--json", run.out), FORWARD, plain=False),
+    "fp8-keys": Figure("fp8-keys", 15, lambda run: _python("fp8_keys.py", "--json", run.out), FORWARD, plain=False),
     "fp8-queries": Figure(
-        "fp8-queries", 45, lambda run: _python("fp8_queries.py", "--json", run.out), FORWARD, plain=False
+        "fp8-queries", 20, lambda run: _python("fp8_queries.py", "--json", run.out), FORWARD, plain=False
     ),
-    "latent": Figure("latent", 60, lambda run: _python("latent.py", "--json", run.out), FORWARD, plain=False),
-    "first-call": Figure("first-call", 90, lambda run: _python("first_call.py", "--json", run.out), runtime="library"),
+    "latent": Figure("latent", 20, lambda run: _python("latent.py", "--json", run.out), FORWARD, plain=False),
+    "first-call": Figure("first-call", 130, lambda run: _python("first_call.py", "--json", run.out), runtime="library"),
     "gemm": Figure("gemm", 90, lambda run: _python("gemm.py", "--json", run.out, "--seed", run.seed), GEMM),
     "pytorch": Figure(
         "pytorch", 90,

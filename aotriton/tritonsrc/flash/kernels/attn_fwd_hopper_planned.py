@@ -40,8 +40,8 @@ def attn_fwd_hopper_planned(
     STAGES: gl.constexpr,
     BLOCK_DMODEL: gl.constexpr,
 ):
-    """Grid: as many programs as the plan is for. Items and Counts as attn_fwd_plan leaves them. `sm_scale` must not be
-    negative.
+    """Grid: as many programs as the plan is for. Items and Counts as attn_fwd_plan leaves them: programs count in Counts
+    what they draw, and the last one sets it back. `sm_scale` must not be negative.
 
     K, V: TMA descriptors as attn_fwd_hopper has them; Q of [batch, heads / packed, rows, packed, head_dim], with boxes
     [1, 1, 64 / packed rounded down, packed, BLOCK_DMODEL], which the compiler takes for [1, 1, 64, 1, ...]: at most as

@@ -5,9 +5,9 @@ rows are not used lets all steps pass but one. Of a tile with all its keys Out a
 what its keys make of the rows, and a logarithm of the sum of weights, for attn_fwd_planned_combine. One producer warp
 loads Q and K, and another one V.
 
-A scheduler warp draws the program's items, one after the other, from a count that all programs share: tiles take times
-that differ, and nobody knows them well enough to deal tiles out beforehand. It works out what the others have to know
-of an item, and notes it in shared memory, where it takes no registers:
+A scheduler warp draws the program's items, one after the other, from a count that all programs share, so that programs
+end together, however long their items take. It works out what the other warps have to know of an item, and notes it in
+shared memory, where it takes no registers:
 
     scheduler                 item_wanted, 1 ◀─ producer of Q and K, KEYS_AHEAD before the end of the item before
     notes the item            items_full, 1  ─▶ both producers and both consumers
