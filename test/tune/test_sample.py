@@ -41,6 +41,7 @@ from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.gpu_process import GpuProcess
 
 FUNCTIONAL = KERNEL.functional("sm_90", T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="descriptor")
+SHAPE = {"batch": 1, "heads": 16, "seqlen_q": 64, "seqlen_k": 64, "head_dim": 64}  # that is measured
 CONFIGS = tuple(f"BLOCK_M={rows} BLOCK_N=64 num_warps=4 num_stages=2" for rows in (64, 128, 32))
 
 
@@ -196,7 +197,7 @@ class Bench:
                 device="stand-in", driver="none", triton="0", torch="0", arch="sm_90", multiprocessors=132, options=""
             )
             problem = database.evidence.problem_id(
-                "sm_90", "attn_fwd", str(FUNCTIONAL), bin_text(KERNEL.tuning_keys, cell), {"batch": 1}
+                "sm_90", "attn_fwd", str(FUNCTIONAL), bin_text(KERNEL.tuning_keys, cell), SHAPE
             )
             for config in found:
                 one = database.evidence.image_id(image(config).name, config, "0" * 64, 128, spills, 1024)

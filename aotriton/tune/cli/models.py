@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from statistics import fmean
 
 from aotriton.codegen.compile import ImageStore, compile_images
 from aotriton.rules.arch import ARCHS, STATIC
@@ -16,6 +17,7 @@ from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
 from aotriton.tune.cli.run_lock import wait_for
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import Sampling, sample
+from aotriton.tune.costmodel.judged import JudgedCell, judged_cells
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
 from aotriton.tune.problem.problems import Wish
 from aotriton.tune.workers.cores import launch_cores
@@ -93,7 +95,10 @@ def predict_all(call: Invocation) -> int:
 
 
 def fit_and_compile(database: TuningDatabase, operators: Sequence[Operator], arch: str, jobs: int | None) -> None:
-    """Fits the models of these operators anew, and compiles what ships by them."""
+    """Fits the models of these operators anew, compiles what ships by them, and tells how well they predict, and how
+    well they choose beside the models before.
+    """
+    before = _judged(database, operators, arch)
     compiler = partial(compile_images, checksums=database.evidence.checksums())
     modelled = _modelled(database, arch)
     compiled, unfit, refused = 0, set[str](), {""}
@@ -102,8 +107,16 @@ def fit_and_compile(database: TuningDatabase, operators: Sequence[Operator], arc
         new, refused = compile_shipped(database, operators, arch, compiler, ImageStore(), jobs)
         compiled += new
         unfit |= refused
+    now = _judged(database, operators, arch)
     for (operator, product), error in errors.items():
         print(f"{operator} on {product}: predicted times are off by {error:.1%} (median)")
+        if cells := now[operator, product]:
+            worst = max(cells, key=lambda cell: cell.regret)
+            had = f" ({_regret(earlier):.1%} before)" if (earlier := before[operator, product]) else ""
+            print(
+                f"  their choice takes {_regret(cells):.1%}{had} longer than the best image in {len(cells)} measured"
+                f" cells, at worst {worst.regret:.1%}: {worst}"
+            )
     print(f"{compiled} images that ship for other types or layouts were compiled")
     for name in sorted(unfit):
         print(f"{name} has no model: its products wait for each other, so it cannot ship")
@@ -112,6 +125,21 @@ def fit_and_compile(database: TuningDatabase, operators: Sequence[Operator], arc
             f"{kernel} on {product} has no models any more: no image that was timed is of today's source;"
             f" --carry --arch {arch} --kernel {kernel}, then --fit, brings back those that kept their bits"
         )
+
+
+def _judged(
+    database: TuningDatabase, operators: Sequence[Operator], arch: str
+) -> dict[tuple[str, str], list[JudgedCell]]:
+    """By operator and product."""
+    return {
+        (operator.name, one.name): judged_cells(database, operator, arch, one.name, one.multiprocessors)
+        for operator in operators
+        for one in database.products(arch)
+    }
+
+
+def _regret(cells: Sequence[JudgedCell]) -> float:
+    return fmean(cell.regret for cell in cells)
 
 
 def _modelled(database: TuningDatabase, arch: str) -> set[tuple[str, str]]:

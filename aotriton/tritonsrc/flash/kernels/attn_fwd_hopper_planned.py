@@ -40,7 +40,7 @@ def attn_fwd_hopper_planned(
     STAGES: gl.constexpr,
     BLOCK_DMODEL: gl.constexpr,
 ):
-    """Grid: as many programs as the plan is for. Items and Counts as attn_fwd_plan leaves them: programs count in Counts
+    """Grid: as many programs as the plan is for. Items and Counts as attn_fwd_plan leaves them: programs count there
     what they draw, and the last one sets it back. `sm_scale` must not be negative.
 
     K, V: TMA descriptors as attn_fwd_hopper has them; Q of [batch, heads / packed, rows, packed, head_dim], with boxes
