@@ -218,6 +218,27 @@ TEST("wide heads with ALiBi, bias or dropout run by pointer on all archs, narrow
     }
 }
 
+TEST("portable kernels take pointers above head dim 128 where the device has lengths, others as tensors lie") {
+  const auto check = [](auto params, int64_t head_dim) {
+    for (const bool lengths : {false, true}) {
+      if (lengths) params.features.seqused_k = {pointer(address_of(11)), AOTRITON_INT32, {2}, {1}};
+      Explanation explanation;
+      CHECK_EQ(explain(params, "sm_90", 0, &explanation), Error::success);
+      for (size_t i = 0; i < explanation.kernel_count; ++i) {
+        const std::string name = explanation.kernels[i].kernel, functional = explanation.kernels[i].functional;
+        const bool steered = name == "attn_fwd" || name == "attn_bwd_dk_dv" || name == "attn_bwd_dq";
+        if (functional.find("ADDRESSING=") == std::string::npos) continue;
+        CHECK_EQ(functional.find("ADDRESSING=general") != std::string::npos, lengths && steered && head_dim > 128);
+      }
+    }
+  };
+  start("cuda");
+  for (const int64_t head_dim : {64, 128, 136, 256}) {
+    check(fwd_call({.head_dim = head_dim}), head_dim);
+    check(bwd_call({.head_dim = head_dim}), head_dim);
+  }
+}
+
 TEST("sequences that a band makes kernels count beyond 32 bits are refused") {
   start("cuda");
   Asked asked = {.seqlen_q = int64_t{1} << 30, .seqlen_k = (int64_t{1} << 30) + 1, .causal = true};
