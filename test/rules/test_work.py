@@ -18,6 +18,7 @@ from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_PARTS_PREPARE,
     ATTN_BWD_HOPPER_SPLIT_PREPARE,
 )
+from aotriton.rules.flash.planned import ATTN_FWD_PLANNED_COMBINE
 from aotriton.rules.flash.split import DECODE, splits_keys
 from aotriton.rules.gemm.operator import GEMM_HOPPER_SPLIT, HOPPER_SPLIT
 from aotriton.rules.kernel import KernelDescription
@@ -368,7 +369,8 @@ def test_parts_share_the_steps_of_a_walk() -> None:
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda one: one.name)
 def test_a_kernel_launches_what_its_work_counts(kernel: KernelDescription) -> None:
     """The programs of a kernel of the tree are the tiles of its work; those of a persistent one are a round of them.
-    One that has programs for rows of q and of k has a tile more for each head at most.
+    One that has programs for rows of q and of k has a tile more for each head at most; one for split tiles has programs
+    for as many as a plan may split.
     """
     names = ("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim", "m", "n", "k", "splits")
     sizes = dict(zip(names, (3, 8, 2, 1000, 777, 64, 700, 900, 500, 0), strict=True))
@@ -385,5 +387,7 @@ def test_a_kernel_launches_what_its_work_counts(kernel: KernelDescription) -> No
     launched = prod(evaluate(one, environment) for one in kernel.grid)
     if kernel in (ATTN_BWD_HOPPER_PARTS_PREPARE, ATTN_BWD_HOPPER_PARTS_FINISH, ATTN_BWD_HOPPER_SPLIT_PREPARE):
         assert tiles <= launched <= tiles + sizes["batch"] * (sizes["heads_q"] + sizes["heads_k"])
+    elif kernel is ATTN_FWD_PLANNED_COMBINE:
+        assert 0 < tiles <= launched
     else:
         assert launched == tiles or (kernel.gluon and launched == slots < tiles)

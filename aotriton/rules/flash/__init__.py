@@ -8,7 +8,7 @@ SHARED: Shared = {**features.SHARED, "kPageStep": split.PAGE_STEP, "kMostPlain":
 
 # The reference has gained the kernels that split keys, those of a plan, and keys as caches hold them since, and says
 # the same of the others; the splits of calls whose lengths are in device memory have become more, which no call that
-# was measured then has; parameters of functions have other names.
+# was measured then has; parameters of functions have other names; a plan counts what programs have drawn of it.
 EARLIER_JUDGES = {
     "attn_fwd": ("b087552c1fe65492", "3bed8bc7e5380483", "03759b0001b0cba8", "6f76bb2d00823ec8"),
     "attn_fwd_hopper": ("7a8e3f566f7cb9fe", "be49983ee0569001", "62c020d6578fcc26"),
@@ -43,8 +43,20 @@ EARLIER_JUDGES = {
         "75991405cc00adf5",
         "56e2e6c8efa05fe3",
     ),
-    "attn_bwd_hopper_features": ("1a9c067ffaad7fa2", "7f070a3420bd2ad0", "1f2975f2ec9ac1b6", "54f2c2e5602bb906"),
-    "attn_bwd_hopper_features_finish": ("6bb05b7b9df42150", "3263ce1c235df518", "d372463e55cad983", "f3b546567386301f"),
+    "attn_bwd_hopper_features": (
+        "13174b0b66d3a585",
+        "1a9c067ffaad7fa2",
+        "7f070a3420bd2ad0",
+        "1f2975f2ec9ac1b6",
+        "54f2c2e5602bb906",
+    ),
+    "attn_bwd_hopper_features_finish": (
+        "dfbae5d25b3a13c7",
+        "6bb05b7b9df42150",
+        "3263ce1c235df518",
+        "d372463e55cad983",
+        "f3b546567386301f",
+    ),
     "attn_bwd_dk_dv_slim": ("1952e9c0c8e05be1", "28e66e2a56b16f23", "2977f49581ee78e6"),
     "attn_bwd_dq_slim": ("766022709808729b", "d3edf3a2349ef0e3", "26af6b0009dc7e5f"),
     "attn_fwd_plan": ("315488af65490222", "386cfb99ce858bb5", "b16bfcef9d11961b"),
@@ -56,4 +68,5 @@ EARLIER_JUDGES = {
     "attn_fwd_latent_combine": ("4d6ffebc17342aad", "f5bbebae761b65ca"),
     "attn_bwd_dsinks": ("2bc6b7229cad62f8", "4ab7802b068fdcd5"),
     "kv_append": ("4f20f009831bcbbd", "4acfd8ffc15561cf"),
+    "attn_fwd_hopper_fp8": ("eed4858e7b9e269a",),
 }
