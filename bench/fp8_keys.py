@@ -19,6 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from attention import race, rows_of
+from contenders import with_workspace
 from decode_calls import TOLERANCE, Call, Cell, error
 
 ROUNDS = 31
@@ -79,15 +80,12 @@ def _given(cell: Cell) -> dict[str, dict[str, Any]]:
 
 
 def library(given: Mapping[str, Any]) -> Call:
-    import torch
-
     import aotriton
 
-    size = aotriton.attn_fwd_workspace_size(**given)
-    workspace = {"workspace": torch.empty(size, dtype=torch.uint8, device="cuda")} if size else {}
+    arguments = with_workspace("attn_fwd", given)
 
     def call() -> Any:
-        aotriton.attn_fwd(**given, **workspace)
+        aotriton.attn_fwd(**arguments)
         return given["out"]
 
     return call

@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from attention import gpu_state, machine, race
-from contenders import LIBRARY
+from contenders import LIBRARY, with_workspace
 from decode import copy_bandwidth
 from decode_calls import FA3, TOLERANCE, error
 
@@ -84,14 +84,11 @@ def truth(cell: Cell, q: Any, k: Any) -> Any:
     return out
 
 
-def _with_workspace(given: dict[str, Any]) -> Call:
-    import torch
-
+def _call(given: dict[str, Any]) -> Call:
     import aotriton
 
     out = given["out"]
-    if size := aotriton.attn_fwd_workspace_size(**given):
-        given["workspace"] = torch.empty(size, dtype=torch.uint8, device=out.device)
+    given = with_workspace("attn_fwd", given)
 
     def call() -> Any:
         aotriton.attn_fwd(**given)
@@ -110,7 +107,7 @@ def _given(cell: Cell, q: Any, k: Any) -> dict[str, Any]:
 
 
 def _library(cell: Cell, q: Any, k: Any) -> Call:
-    return _with_workspace(_given(cell, q, k))
+    return _call(_given(cell, q, k))
 
 
 def _in_pages(cell: Cell, q: Any, k: Any) -> Call:
@@ -122,7 +119,7 @@ def _in_pages(cell: Cell, q: Any, k: Any) -> Call:
     pool[order] = k.reshape(pool.shape)
     used = torch.full((cell.batch,), cell.keys, dtype=torch.int32, device=q.device)
     table = order.to(torch.int32).view(cell.batch, -1)
-    return _with_workspace(_given(cell, q, pool) | {"block_table": table, "seqused_k": used})
+    return _call(_given(cell, q, pool) | {"block_table": table, "seqused_k": used})
 
 
 def _torch(cell: Cell, q: Any, k: Any) -> Call:

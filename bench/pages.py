@@ -24,6 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from attention import gpu_state, machine, race
+from contenders import with_workspace
 from decode import ROUNDS
 from decode_calls import error
 
@@ -130,8 +131,7 @@ def library(batch: Batch, q: Any, given: dict[str, Any]) -> Callable[[], Any]:
         given |= {"max_seqlen_q": max(batch.queries)}
     if max(batch.queries) > 1:
         given |= {"causal": True, "causal_variant": "bottom_right"}
-    size = aotriton.attn_fwd_workspace_size(**given)
-    given["workspace"] = torch.empty(max(size, 1), dtype=torch.uint8, device=q.device)
+    given = with_workspace("attn_fwd", given)
 
     def call() -> Any:
         aotriton.attn_fwd(**given)
