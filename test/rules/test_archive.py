@@ -221,6 +221,31 @@ def test_files_and_local_files_from_before_there_were_judges_are_read(path: Path
     assert [one.judge for one in ends] == ["a judge"]
 
 
+def test_a_local_file_of_an_earlier_version_is_made_again(path: Path) -> None:
+    """With what it had that was not packed yet; then it takes images that were checked and not timed."""
+    before = rows(path)
+    killed = TuningDatabase(path)
+    session, row = begin(killed), problem(killed)
+    image = killed.evidence.image_id("late", "BLOCK_M=7", "a" * 64)
+    killed.evidence.record(Measurement(row, image, session, "sweep", "ok", 10.0, [10.0]))
+    killed._file.close()  # without what closing does
+    with sqlite3.connect(archive.folder_of(path) / local.NAME) as file_of_then:
+        (text,) = file_of_then.execute("SELECT sql FROM sqlite_schema WHERE name = 'measurement'").fetchone()
+        assert "'checked', " in text
+        file_of_then.execute("PRAGMA writable_schema = ON")
+        changed = text.replace("'checked', ", "")
+        file_of_then.execute("UPDATE sqlite_schema SET sql = ? WHERE name = 'measurement'", [changed])
+        file_of_then.execute("PRAGMA user_version = 2")
+    file_of_then.close()
+    with TuningDatabase(path) as database:
+        assert len(database.evidence.outcomes()) == len(before["measurement"]) + 1
+        row, image = problem(database), database.evidence.image_id("right", "BLOCK_M=8", "b" * 64)
+        checked = Measurement(row, image, begin(database), "sweep", "checked", error=0.001, tolerance=0.002, checks=22)
+        database.evidence.record(checked)
+    assert len(sessions(path)) == 4
+    assert len(rows(path)["measurement"]) == len(before["measurement"]) + 2
+
+
 def test_another_checkout_has_its_own_evidence(path: Path, tmp_path: Path) -> None:
     """Files that come are added, with files that go their rows go too; what was not packed yet is packed first."""
     older, before = path.read_bytes(), rows(path)

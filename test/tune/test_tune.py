@@ -84,9 +84,9 @@ class Project:
             [sys.executable, *command], capture_output=True, text=True, cwd=self.folder, env=environment
         )
 
-    def tune(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def tune(self, *arguments: str, **orders: object) -> subprocess.CompletedProcess[str]:
         standin = ("--launcher", "standin_launcher:StandinLauncher")
-        return self.run(str(ROOT / "tune" / "tune.py"), "--family", str(self.family), *standin, *arguments)
+        return self.run(str(ROOT / "tune" / "tune.py"), "--family", str(self.family), *standin, *arguments, **orders)
 
     def generate(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from aotriton.codegen.generate import main"

@@ -133,7 +133,7 @@ def _add_images(file: File, names: set[str]) -> None:
     wanted = names | {str(name) for (name,) in file.execute("SELECT image FROM main.model")}
     found = file.execute(
         "SELECT e.name, e.config, unhex(e.sha256), e.registers, e.spills, e.shared, t.timed FROM evidence.image e"
-        " LEFT JOIN (SELECT m.image, max(m.status = 'ok') AS timed FROM evidence.measurement m"
+        " LEFT JOIN (SELECT m.image, max(m.status IN ('ok', 'checked')) AS timed FROM evidence.measurement m"
         f" JOIN evidence.session s ON s.id = m.session WHERE {counts('s')} GROUP BY m.image) t"
         " ON t.image = e.id ORDER BY e.id"
     ).fetchall()

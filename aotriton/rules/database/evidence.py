@@ -116,10 +116,22 @@ class Evidence(Images):
             return int(str(self._file.value("SELECT id FROM evidence.image WHERE name = ?", [name])))
 
     def unmeasured_images(self) -> set[str]:
-        """Those that were compiled, and neither swept nor raced."""
+        """Those that were compiled, and neither swept nor raced; some were checked."""
         with self._file.errors():
             found = self._file.execute(f"SELECT name FROM evidence.image WHERE id NOT IN ({MEASURED})")
             return {str(row[0]) for row in found}
+
+    def checked_images(self, arch: str, kernel: str) -> list[tuple[str, str]]:
+        """Functional and name of each image of a kernel that was checked and not timed."""
+        with self._file.errors():
+            found = self._file.execute(
+                "SELECT DISTINCT p.functional, i.name FROM evidence.measurement m JOIN evidence.problem p"
+                " ON p.id = m.problem JOIN evidence.image i ON i.id = m.image JOIN evidence.session s"
+                f" ON s.id = m.session WHERE (p.arch, p.kernel, m.status) = (?, ?, 'checked') AND {counts('s')}"
+                " ORDER BY i.id",
+                [arch, kernel],
+            )
+            return [(str(functional), str(name)) for functional, name in found]
 
     def kernels(self, sessions: Sequence[int]) -> set[tuple[str, str]]:
         """Arch and name of the kernels that were measured in these sessions."""
@@ -163,17 +175,18 @@ class Evidence(Images):
                 "SELECT functional, bin, config, status || ifnull(': ' || detail, '') FROM evidence.measurement"
                 " JOIN evidence.problem ON problem.id = problem JOIN evidence.image ON image.id = image"
                 " JOIN evidence.session s ON s.id = session"
-                f" WHERE (problem.kernel, judge) = (?, ?) AND status <> 'ok' AND {counts('s')} ORDER BY measurement.id",
+                f" WHERE (problem.kernel, judge) = (?, ?) AND status NOT IN ('ok', 'checked') AND {counts('s')}"
+                " ORDER BY measurement.id",
                 [kernel, judge],
             )
             return [(str(functional), str(bin), str(config), str(said)) for functional, bin, config, said in found]
 
     def checksums(self) -> dict[str, str]:
-        """SHA-256 by image name, of every image that was measured, the one that is known longest at the front."""
+        """SHA-256 by name of every image that was timed or checked, the one that is known longest at the front."""
         with self._file.errors():
             found = self._file.execute(
                 "SELECT name, sha256 FROM evidence.image WHERE sha256 IS NOT NULL"
-                " AND id IN (SELECT image FROM evidence.measurement WHERE status = 'ok') ORDER BY id"
+                " AND id IN (SELECT image FROM evidence.measurement WHERE status IN ('ok', 'checked')) ORDER BY id"
             )
             return dict(self._file.read("image", rows.checksum, found))
 
@@ -197,8 +210,9 @@ class Evidence(Images):
         product: str | None = None,
         unknown: bool = False,
     ) -> list[Outcome]:
-        """Every measurement that counts, oldest first, of one arch, kernel, problem id or product where given.
-        ``unknown``: those of unknown sessions instead.
+        """Every measurement that counts, oldest first, of one arch, kernel, problem id or product where given, without
+        those that say nothing of a time: of images that were only checked. ``unknown``: those of unknown sessions
+        instead.
 
         An image that spills counts as pruned, however fast it ran: it is neither raced nor shipped.
         """
@@ -225,7 +239,8 @@ class Evidence(Images):
             sessions = dict(self._file.read("session", rows.session, found))
             found = self._file.execute(
                 "SELECT id, problem, image, session, phase, status, median_us, judge FROM evidence.measurement"
-                f" WHERE problem IN {these} AND session IN ({', '.join(map(str, sessions))}) ORDER BY id",
+                f" WHERE problem IN {these} AND session IN ({', '.join(map(str, sessions))}) AND status <> 'checked'"
+                " ORDER BY id",
                 values,
             )
             outcome = rows.outcomes(problems, images, sessions)
@@ -311,11 +326,12 @@ class Evidence(Images):
             found = self._file.execute(
                 "SELECT i.name, d.product, p.kernel, ifnull(m.judge, ''), m.problem,"
                 " ifnull(m.checks, 1), s.started, m.status,"
-                " CASE m.status WHEN 'ok' THEN ifnull(m.error, 0) ELSE 0 END, ifnull(m.tolerance, 0)"
+                " CASE m.status WHEN 'wrong' THEN 0 ELSE ifnull(m.error, 0) END, ifnull(m.tolerance, 0)"
                 " FROM evidence.measurement m JOIN evidence.problem p ON p.id = m.problem"
                 " JOIN evidence.image i ON i.id = m.image JOIN evidence.session s ON s.id = m.session"
                 " JOIN evidence.device d ON d.id = s.device"
-                f" WHERE {counts('s')} AND (m.status = 'wrong' OR (m.status = 'ok' AND m.error IS NOT NULL))"
+                f" WHERE {counts('s')} AND (m.status = 'wrong' OR (m.status IN ('ok', 'checked')"
+                " AND m.error IS NOT NULL))"
             )
             return rows.certificates(self._file.read("measurement", rows.check, found))
 

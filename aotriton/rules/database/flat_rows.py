@@ -55,7 +55,9 @@ def sound(column: Column, value: object) -> object:
 def sound_row(table: str, row: Mapping[str, object]) -> Mapping[str, object]:
     """The row, if what its columns hold, each of which is sound, agrees."""
     if table == "measurement" and row["status"] == "ok":
-        _check_ok(row)
+        _check_time(row)
+    if table == "measurement" and row["status"] in ("ok", "checked"):
+        _check_error(row)
     if table == "winner" and row["high_us"]:
         low, middle, high = (float(str(row[name])) for name in ("low_us", "median_us", "high_us"))
         if not low <= middle <= high:
@@ -63,17 +65,21 @@ def sound_row(table: str, row: Mapping[str, object]) -> Mapping[str, object]:
     return row
 
 
-def _check_ok(row: Mapping[str, object]) -> None:
-    """ValueError where a measurement that is ok has no samples, another median, or too large an error."""
+def _check_time(row: Mapping[str, object]) -> None:
+    """ValueError where a measurement that is ok has no samples, or another median."""
     samples = json.loads(str(row["samples"] or "[]"))
     if not samples:
         raise ValueError("it is ok, and has no samples")
     told, middle = float(str(row["median_us"] or 0.0)), median(samples)
     if abs(told - middle) > ROUNDED * middle:
         raise ValueError(f"median_us is {told}, but the median of its samples is {middle:.5g}")
+
+
+def _check_error(row: Mapping[str, object]) -> None:
+    """ValueError where a measurement whose results are right has too large an error."""
     error, tolerance = row["error"], row["tolerance"]
     if error is not None and not (tolerance is not None and float(str(error)) <= float(str(tolerance))):
-        raise ValueError(f"it is ok, but its error of {error} is above {tolerance}")
+        raise ValueError(f"it is {row['status']}, but its error of {error} is above {tolerance}")
 
 
 def read(column: Column, text: str) -> object:

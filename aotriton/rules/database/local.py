@@ -63,11 +63,12 @@ def _refresh(path: Path, folder: Path, database: Path) -> None:
                 raise TuningDatabaseError(f"{path}: its schema is version {version}, not {EVIDENCE_VERSION}")
             if not version:
                 file.make(EVIDENCE, EVIDENCE_VERSION)
-            elif version < EVIDENCE_VERSION:
-                file.make(EVIDENCE_1_TO_2, EVIDENCE_VERSION)
+            elif version == 1:
+                file.script(EVIDENCE_1_TO_2)
             file.script(MARKS)
             there, known = archive.files(folder), dict(file.execute("SELECT name, size FROM archived").fetchall())
-            if not known.keys() <= there.keys():  # another state of the repository was checked out
+            other_checkout = not known.keys() <= there.keys()
+            if other_checkout or 0 < version < EVIDENCE_VERSION:  # it is made again from the archive
                 archive.pack(file, "main", folder, archive.unpacked(file, "main"))
                 there, known = archive.files(folder), {}
                 file.drop_tables("main")

@@ -10,7 +10,7 @@ from aotriton.rules import checked
 from aotriton.rules.judge import of_today
 
 PROVENANCES = ("measured", "borrowed", "predicted", "imported")
-STATUSES = ("ok", "wrong", "compile_failed", "crashed", "timed_out", "pruned")
+STATUSES = ("ok", "checked", "wrong", "compile_failed", "crashed", "timed_out", "pruned")
 PHASES = ("sweep", "race")
 
 # How far an image's race may be from its own sweep of the same session, as a ratio. The two differ by 3.5 % at most
@@ -22,6 +22,7 @@ CONTRADICTION = 1.25
 class Measurement:
     """One candidate tried on one problem. ``problem``, ``image`` and ``session`` are ids of this database.
 
+    ``status`` is "ok" where the results are right and timed, "checked" where they are right and were not timed.
     ``samples`` are microseconds in the order taken. ``error`` is the relative error against the reference and
     ``tolerance`` what was allowed; None where the candidate never ran. ``sm_clock`` in MHz and ``temperature`` in °C
     are the GPU's when the samples were taken; None where it does not tell. ``judge`` is that of ``rules/judge.py``,
@@ -516,7 +517,7 @@ def certificates(checks: Iterable[ImageCheck]) -> dict[str, list[Certificate]]:
         found.setdefault((one.image, one.product), []).append(one)
     made: dict[str, list[Certificate]] = {}
     for (image, product), own in sorted(found.items()):
-        if any(one.status != "ok" for one in own):
+        if any(one.status == "wrong" for one in own):
             continue
         problems, day = len({one.problem for one in own}), max(one.day for one in own)
         error, allowed = max((one.error, one.allowed) for one in own)

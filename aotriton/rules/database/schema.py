@@ -65,7 +65,7 @@ DECISIONS = """
 """
 
 # What was measured, unpacked. ``packed`` is how many rows of a session a file of the archive has; -1 if none has it.
-EVIDENCE_VERSION = 2
+EVIDENCE_VERSION = 3
 EVIDENCE = """
     CREATE TABLE archived (name TEXT PRIMARY KEY, size INTEGER NOT NULL) WITHOUT ROWID;
     CREATE TABLE device (
@@ -88,7 +88,8 @@ EVIDENCE = """
         problem INTEGER NOT NULL REFERENCES problem, image INTEGER NOT NULL REFERENCES image,
         session INTEGER NOT NULL REFERENCES session,
         phase TEXT NOT NULL CHECK (phase IN ('sweep', 'race')),
-        status TEXT NOT NULL CHECK (status IN ('ok', 'wrong', 'compile_failed', 'crashed', 'timed_out', 'pruned')),
+        status TEXT NOT NULL CHECK (
+            status IN ('ok', 'checked', 'wrong', 'compile_failed', 'crashed', 'timed_out', 'pruned')),
         median_us REAL CHECK (median_us > 0 OR status <> 'ok'),
         samples TEXT, error REAL, tolerance REAL, detail TEXT, sm_clock INTEGER, temperature INTEGER, judge TEXT,
         checks INTEGER, UNIQUE (problem, image, session, phase));
@@ -137,8 +138,11 @@ def counts(session: str) -> str:
     return f"({session}.uuid NOT LIKE '{UNKNOWN}%' AND {session}.uuid NOT IN ({retracted}))"
 
 
-# The images that were measured in such sessions.
-MEASURED = f"SELECT m.image FROM evidence.measurement m JOIN evidence.session s ON s.id = m.session WHERE {counts('s')}"
+# The images that were measured in such sessions, and not only checked.
+MEASURED = (
+    "SELECT m.image FROM evidence.measurement m JOIN evidence.session s ON s.id = m.session"
+    f" WHERE m.status <> 'checked' AND {counts('s')}"
+)
 
 # Makes what is in ``other``, a copy, rows of unknown sessions, without those that are known here. What it says of the
 # binaries of images does not hold here.
@@ -154,7 +158,8 @@ DISTRUST = f"""
 """
 
 
-# From version 1 of the evidence to 2. Files of the archive that were written before lack these columns, too.
+# From version 1 of the evidence to 2; version 3 has another status. Files of the archive that were written before
+# version 2 lack these columns, too.
 EVIDENCE_1_TO_2 = """
     ALTER TABLE measurement ADD COLUMN judge TEXT;
     ALTER TABLE measurement ADD COLUMN checks INTEGER;

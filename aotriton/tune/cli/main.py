@@ -12,7 +12,7 @@ from pathlib import Path
 from aotriton.rules.database import TuningDatabaseError
 from aotriton.rules.family import IN_TREE as FAMILIES
 from aotriton.rules.family import Family, add, family
-from aotriton.tune.cli import decisions, models, origin, plan, run, tables
+from aotriton.tune.cli import certify, decisions, models, origin, plan, run, tables
 from aotriton.tune.cli.invocation import CannotBegin, Invocation
 from aotriton.tune.cli.options import check_positive, common
 from aotriton.tune.problem.family import tuning
@@ -66,6 +66,9 @@ COMMANDS = {
     "sample": Command(
         models.sample_shapes, "--sample", "time launch sequences on random shapes, and fit cost models",
         ("sample", int, "shapes of each functional"),
+    ),
+    "certify": Command(
+        certify.certify_images, "--certify", "check images that ship and have no certificate here, without timing them"
     ),
     "fit": Command(models.fit, "--fit", "fit cost models anew from what is timed; needs no GPU"),
     "carry-over": Command(

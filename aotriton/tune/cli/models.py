@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from functools import partial
 from statistics import fmean
 
@@ -12,51 +11,33 @@ from aotriton.rules.arch import ARCHS, STATIC
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Operator
-from aotriton.tune.cli.gpus import gpus_of
+from aotriton.tune.cli.gpus import gpu_processes
 from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
-from aotriton.tune.cli.run_lock import wait_for
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import Sampling, sample
 from aotriton.tune.costmodel.judged import JudgedCell, judged_cells
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
 from aotriton.tune.problem.problems import Wish
-from aotriton.tune.workers.cores import launch_cores
-from aotriton.tune.workers.gpu_process import GpuProcess
-from aotriton.tune.workers.lock import gpu_lock
 
 
 def sample_shapes(call: Invocation) -> int:
     options = call.options
-    if options.scheduler:
-        call.parser.error("--sample times on this machine's GPUs: run it there, without --scheduler")
     make_folder(options.database)
     require_triton()
-    gpus = gpus_of(call)
     with TuningDatabase(options.database) as database:  # one that cannot be used ends the command before workers start
         checksums = database.evidence.checksums()  # all timings of an image are of one binary
     deadline = call.began + (options.time_budget or float("inf"))
-    workers = [GpuProcess(options.launcher, gpu, core=core) for gpu, core in zip(gpus, launch_cores(gpus), strict=True)]
-    try:
-        devices = [worker.device() for worker in workers]
-        device = devices[0]
+    progress = Progress(deadline)
+    with gpu_processes(call, progress) as (device, workers):
         asked = {str(one) for operator in call.operators for one in _asked(operator, device.arch, call.wish)}
         sampling = Sampling(
             options.database, ImageStore(), partial(compile_images, checksums=checksums), options.jobs,
             options.sample, options.seed, deadline, call.spelled,
         )  # fmt: skip
-        progress = Progress(deadline)
-        with ExitStack() as held:
-            for gpu, one in zip(gpus, devices, strict=True):
-                lock = gpu_lock(one.uuid or gpu)
-                wait_for(lock, f"GPU {gpu} is another run's now", progress.note)
-                held.callback(lock.release)
-            timed = sample(sampling, call.operators, device, workers, progress, asked)
-        print(f"{timed} shapes were timed")
-        with TuningDatabase(options.database) as database:
-            fit_and_compile(database, call.family.operators, device.arch, options.jobs)
-    finally:
-        for worker in workers:
-            worker.close()
+        timed = sample(sampling, call.operators, device, workers, progress, asked)
+    print(f"{timed} shapes were timed")
+    with TuningDatabase(options.database) as database:
+        fit_and_compile(database, call.family.operators, device.arch, options.jobs)
     return 0
 
 

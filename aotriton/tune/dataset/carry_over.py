@@ -23,9 +23,9 @@ def carry_over(
     store: ImageStore,
     jobs: int | None,
 ) -> tuple[int, int]:
-    """Compiles the images that won, raced or were timed on random shapes, from the current source. Returns how many of
-    those from another source have the same bits, and now go by their new names, and how many do not, and wait to be
-    measured again.
+    """Compiles the images that won, raced, were timed on random shapes or checked because they ship, from the current
+    source. Returns how many of those from another source have the same bits, and now go by their new names, and how
+    many do not, and wait to be measured again.
     """
     checksums, known = database.evidence.checksums(), database.evidence.facts()
     deciding = list(_deciding(database, operators, kernels, arch))
@@ -62,6 +62,7 @@ def _deciding(
         for outcome in database.evidence.outcomes(arch, kernel.name):
             if outcome.phase == "race":
                 yield kernel, outcome.functional, outcome.image
+        yield from ((kernel, *one) for one in database.evidence.checked_images(arch, kernel.name))
     for operator in operators:
         backends = {one.name: one for one in operator.backends}
         for sample in database.evidence.samples(arch, operator.name):

@@ -62,8 +62,8 @@ def launch_request(spec: ImageSpec, image: CompiledImage) -> Request:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a candidate: ``status`` is ``ok`` or ``wrong``, ``samples`` are in microseconds. ``check`` is the
-    worst of so many ``checks``.
+    """The result of a candidate: ``status`` is ``ok``, ``checked`` or ``wrong``, ``samples`` are in microseconds.
+    ``check`` is the worst of so many ``checks``.
     """
 
     status: str

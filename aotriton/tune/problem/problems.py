@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
 from random import Random
@@ -150,26 +150,28 @@ def problems(kernels: Iterable[KernelDescription], arch: str, multiprocessors: i
     """The problems of timed kernels that the wish leaves, the most valuable first, without those whose shape the kernel
     refuses. Of a choice that does not change the speed one value is measured, unless another one is asked for.
     """
-    found = []
+    found: list[Problem] = []
     for kernel in (one for one in kernels if one.timed):
-        own = tuning(kernel.family)
         for functional in kernel.functionals(arch):
-            if not wish.has(functional) or not _measured(functional, wish):
-                continue
-            for cell in kernel.cells():
-                if any(
-                    keys_of(functional, cell).get(name, values[0]) not in values
-                    for name, values in wish.bins.items()
-                    if values
-                ):
-                    continue
-                if not own.selects(functional, cell, wish):
-                    continue
-                shape = own.shape(functional, cell, multiprocessors, wish)
-                sizes = dict(shape) if shape and _guards_sizes(kernel) else {}
-                if shape and is_served(functional, sizes, multiprocessors):
-                    found.append(Problem(functional, cell, shape))
+            if wish.has(functional) and _measured(functional, wish):
+                found += problems_of(functional, multiprocessors, wish)
     return sorted(found, key=lambda problem: tuning(problem.kernel.family).rank(problem))
+
+
+def problems_of(functional: Functional, multiprocessors: int, wish: Wish) -> Iterator[Problem]:
+    """The problems of a functional of a timed kernel that the wish leaves, without those whose shape it refuses."""
+    kernel = functional.kernel
+    own = tuning(kernel.family)
+    for cell in kernel.cells():
+        keys = keys_of(functional, cell)
+        if any(keys.get(name, values[0]) not in values for name, values in wish.bins.items() if values):
+            continue
+        if not own.selects(functional, cell, wish):
+            continue
+        shape = own.shape(functional, cell, multiprocessors, wish)
+        sizes = dict(shape) if shape and _guards_sizes(kernel) else {}
+        if shape and is_served(functional, sizes, multiprocessors):
+            yield Problem(functional, cell, shape)
 
 
 def _measured(functional: Functional, wish: Wish) -> bool:

@@ -91,6 +91,12 @@ class GpuProcess:
         result: Result = self._call("sweep", request, best_us, limit=self._candidate_limit)
         return result
 
+    def check(self, request: Request) -> Result:
+        """Checks one image as far as what may win is checked, without timing it. Errors as those of ``sweep``."""
+        self._prepare()
+        result: Result = self._call("check", request, limit=self._candidate_limit)
+        return result
+
     def race(self, requests: Sequence[Request]) -> Race:
         """Candidates that were right before, timed side by side by the child."""
         self._prepare()
@@ -221,16 +227,33 @@ class _Child:
         samples = [] if check.wrong else measure.sweep(lambda count: launcher.round([opened] * count), best_us)
         conditions = launcher.conditions() if samples else UNKNOWN_CONDITIONS
         if samples and measure.may_win(samples, best_us):
-            further, launches = launcher.check_further(opened)
-            check, checks = max(check, further, key=lambda one: one.badness), checks + launches
-        if not launcher.intact():
-            assert self._problem is not None
-            launcher.prepare(self._problem)
-            check = Check(check.error, check.tolerance, "it wrote over its inputs")
-        launcher.close(opened)
+            check, checks = self._check_further(opened, check)
+        check = self._closed(opened, check)
         if check.wrong:
             return Result("wrong", (), check, checks=checks)
         return Result("ok", samples, check, conditions, checks)
+
+    def check(self, request: Request) -> Result:
+        opened = self._launcher.open(request)
+        check, checks = self._launcher.check(opened), 1
+        if not check.wrong:
+            check, checks = self._check_further(opened, check)
+        check = self._closed(opened, check)
+        return Result("wrong" if check.wrong else "checked", (), check, checks=checks)
+
+    def _check_further(self, opened: Any, first: Check) -> tuple[Check, int]:
+        """The worst of the first check and of those that follow it, and how many these are together."""
+        further, launches = self._launcher.check_further(opened)
+        return max(first, further, key=lambda one: one.badness), 1 + launches
+
+    def _closed(self, opened: Any, check: Check) -> Check:
+        """The check, or what is wrong with the inputs after it, which are then made again. Closes the image."""
+        if not self._launcher.intact():
+            assert self._problem is not None
+            self._launcher.prepare(self._problem)
+            check = Check(check.error, check.tolerance, "it wrote over its inputs")
+        self._launcher.close(opened)
+        return check
 
     def race(self, requests: Sequence[Request]) -> Race:
         launcher = self._launcher
