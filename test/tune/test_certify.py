@@ -18,9 +18,12 @@ from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.flash.invariant import INVARIANT
 from aotriton.rules.flash.planned import ATTN_FWD_HOPPER_PLANNED
 from aotriton.rules.flash.split import ATTN_FWD_DECODE, Keys
+from aotriton.rules.gemm.operator import GEMM_HOPPER_SPLIT
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.coordinator.certify import Certified, certify, problem_of
 from aotriton.tune.coordinator.progress import Progress
+from aotriton.tune.problem.candidates import configs, ruled_out
+from aotriton.tune.problem.problems import Wish, problems_of
 from aotriton.tune.workers.gpu_process import GpuProcess
 
 __all__ = ["project"]
@@ -113,7 +116,17 @@ def test_an_image_is_checked_on_a_problem_of_its_own_functional() -> None:
     pages = ATTN_FWD_DECODE.functional(
         "sm_90", T="fp16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="descriptor", KEYS=Keys.pages
     )
-    assert problem_of(ImageSpec(pages, (), ()), 132) is not None
+    assert problem_of(configs(pages)[0], 132) is not None
+
+
+def test_an_image_is_checked_where_no_restriction_rules_it_out() -> None:
+    """A kernel that splits tiles is not checked where it would split none."""
+    functional = next(one for one in GEMM_HOPPER_SPLIT.functionals("sm_90") if one["T"] == "fp16")
+    for spec in configs(functional):
+        problem = problem_of(spec, 132)
+        assert problem is not None
+        allowed = [one for one in problems_of(functional, 132, Wish()) if not ruled_out(spec, one.keys)]
+        assert problem in allowed or not allowed
 
 
 def test_some_images_have_no_problem() -> None:
@@ -138,6 +151,8 @@ def test_the_command_checks_what_ships_and_was_not_measured(project: Project) ->
     assert 0 < asked < ships
     assert f"{asked} images are right" in done.stdout
     assert f"{ships} images ship; 0 of them are to be checked" in project.tune("--certify").stdout
-    done = project.tune("--certify", "--again", *WIDE, lie=["BLOCK_M=64 num_warps=4", "BLOCK_M=64 UNROLL=2 num_warps=4"])
+    done = project.tune(
+        "--certify", "--again", *WIDE, lie=["BLOCK_M=64 num_warps=4", "BLOCK_M=64 UNROLL=2 num_warps=4"]
+    )
     assert done.returncode == 1
     assert re.search(r"^scale_rows\w* is wrong: out is off by 0.2, allowed 0.004$", done.stdout, re.MULTILINE)

@@ -190,6 +190,12 @@ class Evidence(Images):
             )
             return dict(self._file.read("image", rows.checksum, found))
 
+    def compiled_checksums(self) -> dict[str, str]:
+        """SHA-256 by name of every image that was compiled."""
+        with self._file.errors():
+            found = self._file.execute("SELECT name, sha256 FROM evidence.image WHERE sha256 IS NOT NULL ORDER BY id")
+            return dict(self._file.read("image", rows.checksum, found))
+
     def record(self, *measurements: Measurement) -> None:
         """Appends the measurements, all of them or none. When it returns they are on disk."""
         with self._file.transaction():

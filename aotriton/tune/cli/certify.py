@@ -26,7 +26,7 @@ def certify_images(call: Invocation) -> int:
     with gpu_processes(call, progress) as (device, workers):
         with TuningDatabase(options.database, readonly=True) as database:
             ships = shipped(database, call.family.operators, device.arch)
-            checksums, certificates = database.evidence.checksums(), database.certificates()
+            checksums, certificates = database.evidence.compiled_checksums(), database.certificates()
         has = {name for name, own in certificates.items() if any(one.product == device.name for one in own)}
         asked = [one for one in ships if one.functional.kernel.name in wanted and call.wish.has(one.functional)]
         specs = [one for one in asked if options.again or one.name not in has]

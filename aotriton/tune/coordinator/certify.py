@@ -17,7 +17,7 @@ from time import monotonic
 from aotriton.codegen import read_database
 from aotriton.codegen.compile import CompiledImage, ImageStore
 from aotriton.codegen.plan import PlanError, plan
-from aotriton.rules.database import Decisions, Measurement, TuningDatabase
+from aotriton.rules.database import Decisions, Measurement, TuningDatabase, TuningDatabaseError
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.judge import judge_of
 from aotriton.rules.operators import Operator, kernels_of
@@ -26,6 +26,7 @@ from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.rows import shortened
 from aotriton.tune.coordinator.session import begin_session
 from aotriton.tune.measure.requests import Device, Request, launch_request
+from aotriton.tune.problem.candidates import ruled_out
 from aotriton.tune.problem.compiler_facts import FACTS, Compile
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Problem, Wish, problems_of
@@ -62,7 +63,8 @@ def shipped(database: Decisions, operators: Sequence[Operator], arch: str) -> li
 
 
 def problem_of(spec: ImageSpec, multiprocessors: int) -> Problem | None:
-    """A problem of middle size of the image's functional; None where the tuner has none.
+    """A problem of middle size of the image's functional, of those that no restriction rules the image out in, if there
+    is one; None where the tuner has no problem.
 
     In a small one a loop would have one step only, and a large one takes the reference long.
     """
@@ -72,6 +74,7 @@ def problem_of(spec: ImageSpec, multiprocessors: int) -> Problem | None:
     choices = zip(functional.kernel.choices, functional.values, strict=True)
     wish = Wish({choice.name: (value,) for choice, value in choices})
     found = sorted(problems_of(functional, multiprocessors, wish), key=lambda one: (prod(one.sizes.values()), one.cell))
+    found = [one for one in found if not ruled_out(spec, one.keys)] or found
     return found[len(found) // 2] if found else None
 
 
@@ -102,14 +105,13 @@ def certify(
         waiting.put(job)
     if waiting.empty():
         return done
-    with TuningDatabase(path) as database:
-        session = begin_session(database, device, options, "shipped")
-    threads = [
-        threading.Thread(target=_work, args=(path, session, worker, waiting, progress, deadline, done), daemon=True)
-        for worker in workers
-    ]
     progress.note(f"{waiting.qsize()} problems to check images on")
-    with Interrupt(lambda: _drain(waiting)):
+    with TuningDatabase(path) as database, Interrupt(lambda: _drain(waiting)):  # open, so that it packs no empty session
+        session = begin_session(database, device, options, "shipped")
+        threads = [
+            threading.Thread(target=_work, args=(path, session, worker, waiting, progress, deadline, done), daemon=True)
+            for worker in workers
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -171,8 +173,8 @@ def _work(
                 try:
                     _check(database, session, worker, problem, spec, request, done)
                     failures = 0
-                except WorkerError as error:
-                    # The machine may be to blame, so it is no verdict.
+                except (WorkerError, TuningDatabaseError) as error:
+                    # The machine may be to blame, or its compiler made another binary: it is no verdict.
                     done.unchecked[spec.name] = str(error)
                     progress.note(f"{problem}: {spec.name} was not checked: {error}")
                     failures += 1
