@@ -167,6 +167,42 @@ TEST("a compressed image is unpacked before it is loaded; any damage to it is da
   CHECK_EQ(recording.loads.size(), 1u);
 }
 
+TEST("an image that is stored as its difference from another one is loaded whole; damage to either is damaged_image") {
+  std::string other(kBinary, sizeof kBinary), difference(sizeof kBinary, 0);
+  other[3] = '!', other[40] ^= 0x55;
+  for (size_t i = 0; i < sizeof kBinary; ++i) difference[i] = static_cast<char>(other[i] ^ kBinary[i]);
+  const auto packed = [](const char* data) {
+    std::vector<unsigned char> made(1000);
+    uLongf size = made.size();
+    CHECK_EQ(compress(made.data(), &size, reinterpret_cast<const Bytef*>(data), sizeof kBinary), Z_OK);
+    made.resize(size);
+    return made;
+  };
+  std::vector<unsigned char> whole = packed(kBinary), changed = packed(difference.data());
+  Recording& recording = start("cuda");
+  {
+    TestImage base(whole, sizeof kBinary), image(changed, sizeof kBinary);
+    image.base = &base;
+    CHECK_EQ(load(image), Error::success);
+    CHECK_EQ(load(base), Error::success);
+    CHECK_EQ(recording.loads.at(0).head, "an !mage that sa");
+    CHECK_EQ(recording.loads.at(1).head, "an image that sa");
+  }
+  const auto damaged = [&](std::vector<unsigned char> of_base, std::vector<unsigned char> of_image, size_t size) {
+    TestImage base(of_base, size), image(of_image, sizeof kBinary);
+    image.base = &base;
+    CHECK_EQ(load(image), Error::damaged_image);
+    CHECK_CONTAINS(last_error_message(), "test_image: the embedded image does not unpack");
+  };
+  std::vector<unsigned char> flipped = whole, cut = changed;
+  flipped[flipped.size() / 2] ^= 1;
+  cut.pop_back();
+  damaged(flipped, changed, sizeof kBinary);
+  damaged(whole, cut, sizeof kBinary);
+  damaged(whole, changed, sizeof kBinary - 1);
+  CHECK_EQ(recording.loads.size(), 2u);
+}
+
 #else
 
 TEST("a compressed image in a library without zlib is damaged_image and says why") {

@@ -29,6 +29,7 @@ from aotriton.rules.flash.forward import OPERATOR as ATTN_FWD
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.work import WORTH_SHIPPING
+from aotriton.tune.cli.main import main
 from aotriton.tune.cli.models import fit_and_compile
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import CHUNK, FAILURES, Sampling, sample
@@ -304,6 +305,27 @@ def test_a_run_times_only_what_is_new(bench: Bench) -> None:
     assert bench.sample(8) == 8
     assert [len(one.timings) for one in bench.samples] == [2] * 8 + [3] * 8
     assert bench.sample(8) == 0
+
+
+def test_only_the_images_that_are_asked_for_are_timed(bench: Bench) -> None:
+    """As those of a build; what else did well in cells is left out."""
+    bench.measure(*CONFIGS)
+    asked = {image(config).name for config in CONFIGS[:2]}
+    assert bench.sample(3, images=asked) == 3
+    assert {name for one in bench.samples for timing in one.timings for name in timing.images} == asked
+
+
+def test_only_the_backends_that_are_asked_for_are_timed(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """A backend that another one is compared with on the same shapes cannot be timed alone."""
+    bench.measure(*CONFIGS[:1])
+    with pytest.raises(TuningError, match="no candidate is measured yet"):
+        bench.sample(3, backends=("hopper_planned",))
+    assert bench.sample(3, backends=("portable",)) == 3
+    with pytest.raises(SystemExit):
+        main(["sample", "3", "--backend", "portable", "--database", str(bench.database)])
+    said = capsys.readouterr().err
+    assert "--backend portable: only backends that serve shapes of their own are timed without the others" in said
+    assert "hopper_planned" in said
 
 
 def test_a_shape_that_is_drawn_again_is_timed_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

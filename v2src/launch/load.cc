@@ -17,11 +17,27 @@ namespace {
 
 constexpr uint32_t kSharedWithoutOptIn = 48 * 1024;  // CUDA wants to be asked for more
 
+#ifdef AOTRITON_HAVE_ZLIB
+bool inflate_data(const Image& image, unsigned char* to) {
+  uLongf size = image.unpacked_size;
+  return uncompress(to, &size, image.data, image.size) == Z_OK && size == image.unpacked_size;
+}
+
+// `to` has room for the image, and for its base behind it.
+bool unpack_whole(const Image& image, unsigned char* to) {
+  if (!inflate_data(image, to)) return false;
+  if (!image.base) return true;
+  const uint32_t size = image.unpacked_size;
+  const unsigned char* const base = to + size;
+  if (image.base->unpacked_size != size || !inflate_data(*image.base, to + size)) return false;
+  for (uint32_t i = 0; i < size; ++i) to[i] ^= base[i];
+  return true;
+}
+#endif
+
 Error unpack(Image& image, unsigned char* unpacked) {
 #ifdef AOTRITON_HAVE_ZLIB
-  uLongf size = image.unpacked_size;
-  if (!image.damaged && uncompress(unpacked, &size, image.data, image.size) == Z_OK && size == image.unpacked_size)
-    return Error::success;
+  if (!image.damaged && unpack_whole(image, unpacked)) return Error::success;
   image.damaged = true;  // so that it is not tried again at each call
   return fail(Error::damaged_image, "%s: the embedded image does not unpack", image.name);
 #else
@@ -47,8 +63,9 @@ Error load_image_slow(const Device& device, Image& image, Stream stream, void** 
   const unsigned char* binary = image.data;
   std::unique_ptr<unsigned char[]> unpacked;
   if (image.size != image.unpacked_size) {
-    unpacked.reset(new (std::nothrow) unsigned char[image.unpacked_size]);
-    if (!unpacked) return fail(Error::out_of_memory, "%s: no memory for %u bytes", image.name, image.unpacked_size);
+    const size_t room = size_t{image.unpacked_size} * (image.base ? 2 : 1);
+    unpacked.reset(new (std::nothrow) unsigned char[room]);
+    if (!unpacked) return fail(Error::out_of_memory, "%s: no memory for %zu bytes", image.name, room);
     AOTRITON_TRY(unpack(image, unpacked.get()));
     binary = unpacked.get();
   }

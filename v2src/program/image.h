@@ -42,12 +42,13 @@ struct Image {
   const char* name;   // also the image's key in the tuning database
   const char* entry;  // function symbol inside the binary
   const unsigned char* data;
-  uint32_t size;            // bytes at data
-  uint32_t unpacked_size;   // bytes after zlib inflation; equal to size where the image is stored plainly
-  uint32_t shared;          // dynamic shared memory, bytes
-  uint32_t global_scratch;  // bytes per program
-  uint16_t threads;         // per program
-  uint8_t level = 0;        // of its functional: which arguments of its kernel it takes
+  uint32_t size;                // bytes at data
+  uint32_t unpacked_size;       // bytes after zlib inflation; equal to size where the image is stored plainly
+  const Image* base = nullptr;  // of the same unpacked size and without a base: data is how the image differs from it
+  uint32_t shared;              // dynamic shared memory, bytes
+  uint32_t global_scratch;      // bytes per program
+  uint16_t threads;             // per program
+  uint8_t level = 0;            // of its functional: which arguments of its kernel it takes
   uint16_t descriptor_count;
   const DescriptorLayout* descriptors;          // one for each descriptor argument, in argument order
   std::span<const Certificate> certificates{};  // one for each product that it was checked on; empty: compiled only

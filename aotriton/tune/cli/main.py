@@ -120,6 +120,10 @@ def parsers(of: Family, prog: str) -> tuple[argparse.ArgumentParser, dict[str, a
     )
     for name in ("run", "merge", "import"):
         origin.add_options(found[name])
+    found["sample"].add_argument("--shipped", action="store_true", help="time only images that a build has")
+    found["sample"].add_argument(
+        "--backend", nargs="+", metavar="BACKEND", help="time only these, which serve shapes of their own"
+    )
     found["export"].add_argument("--sign", type=Path, metavar="KEY", help="sign what is written, with a key of OpenSSH")
     found["retract"].add_argument("--why", default="", help="the reason, which the evidence keeps")
     found["report"].add_argument(

@@ -13,6 +13,7 @@ from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Operator
 from aotriton.tune.cli.gpus import gpu_processes
 from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
+from aotriton.tune.coordinator.certify import shipped
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import Sampling, sample
 from aotriton.tune.costmodel.judged import JudgedCell, judged_cells
@@ -24,15 +25,25 @@ def sample_shapes(call: Invocation) -> int:
     options = call.options
     make_folder(options.database)
     require_triton()
+    own_shapes = {one.name for operator in call.operators for one in operator.backends if one.own_shapes}
+    if others := sorted(set(options.backend or ()) - own_shapes):
+        call.parser.error(
+            f"--backend {others[0]}: only backends that serve shapes of their own are timed without the others:"
+            f" {', '.join(sorted(own_shapes)) or 'none here'}"
+        )
     with TuningDatabase(options.database) as database:  # one that cannot be used ends the command before workers start
         checksums = database.evidence.checksums()  # all timings of an image are of one binary
     deadline = call.began + (options.time_budget or float("inf"))
     progress = Progress(deadline)
     with gpu_processes(call, progress) as (device, workers):
         asked = {str(one) for operator in call.operators for one in _asked(operator, device.arch, call.wish)}
+        images = None
+        if options.shipped:
+            with TuningDatabase(options.database, readonly=True) as database:
+                images = {one.name for one in shipped(database, call.family.operators, device.arch)}
         sampling = Sampling(
             options.database, ImageStore(), partial(compile_images, checksums=checksums), options.jobs,
-            options.sample, options.seed, deadline, call.spelled,
+            options.sample, options.seed, deadline, call.spelled, images, options.backend or (),
         )  # fmt: skip
         timed = sample(sampling, call.operators, device, workers, progress, asked)
     print(f"{timed} shapes were timed")

@@ -106,7 +106,10 @@ def certify(
     if waiting.empty():
         return done
     progress.note(f"{waiting.qsize()} problems to check images on")
-    with TuningDatabase(path) as database, Interrupt(lambda: _drain(waiting)):  # open, so that it packs no empty session
+    with (
+        TuningDatabase(path) as database,
+        Interrupt(lambda: _drain(waiting)),
+    ):  # open, so that it packs no empty session
         session = begin_session(database, device, options, "shipped")
         threads = [
             threading.Thread(target=_work, args=(path, session, worker, waiting, progress, deadline, done), daemon=True)

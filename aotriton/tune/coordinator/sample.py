@@ -38,7 +38,9 @@ FAILURES = 3  # in a row, after which a GPU has no further job
 
 @dataclass(frozen=True)
 class Sampling:
-    """What to time: ``count`` shapes of each functional, drawn with ``seed``. No chunk is begun after ``deadline``."""
+    """What to time: ``count`` shapes of each functional, drawn with ``seed``; of the images only these ``images``, by
+    name, and of the backends only these, where they are given. No chunk is begun after ``deadline``.
+    """
 
     database: Path
     store: ImageStore
@@ -48,6 +50,8 @@ class Sampling:
     seed: int
     deadline: float = float("inf")
     options: str = ""
+    images: Collection[str] | None = None
+    backends: Collection[str] = ()
 
 
 def sample(
@@ -108,9 +112,12 @@ def _tasks(
                 for kernel in operator.kernels:
                     own = kernel.like(functional, dict(shape))
                     if own and (kernel.name, str(own)) not in lists:
-                        listed = [one for one in shortlist(own, by_kernel[kernel.name], saves) if one.name not in unfit]
-                        lists[kernel.name, str(own)] = listed
-                found[shape] = sequences(operator, functional, dict(shape), lists, device.multiprocessors)
+                        listed = shortlist(own, by_kernel[kernel.name], saves)
+                        lists[kernel.name, str(own)] = [
+                            one for one in listed if _times(plan, one) and one.name not in unfit
+                        ]
+                to_choose = sequences(operator, functional, dict(shape), lists, device.multiprocessors)
+                found[shape] = [one for one in to_choose if not plan.backends or one[0] in plan.backends]
             if any(found.values()):
                 to_time.append((operator, functional, found))
     if not to_time:
@@ -128,7 +135,7 @@ def _tasks(
     for operator, functional, found in to_time:
         # A backend may be left out on a shape, but never the first; none where other levels than the lead's are needed.
         lead = functional.kernel is operator.lead
-        always = {one.name for one in (operator.backends[:1] if lead else operator.backends)}
+        always = plan.backends or {one.name for one in (operator.backends[:1] if lead else operator.backends)}
         draws = []
         for shape, of_shape in found.items():
             usable = tuple(_sequences(of_shape, images))
@@ -137,6 +144,10 @@ def _tasks(
                 draws.append((operator, Draw(functional, shape, usable)))
         chunks += [(begin, draws[begin : begin + CHUNK]) for begin in range(0, len(draws), CHUNK)]
     return [draws for _, draws in sorted(chunks, key=lambda chunk: chunk[0])]
+
+
+def _times(plan: Sampling, spec: ImageSpec) -> bool:
+    return plan.images is None or spec.name in plan.images
 
 
 def _text(shape: Mapping[str, object]) -> str:
