@@ -24,7 +24,7 @@ from aotriton.rules.flash.restrictions import RESTRICTIONS
 from aotriton.rules.flash.restrictions_hopper import PAIR_RESTRICTIONS, PARTS_RESTRICTIONS
 from aotriton.rules.kernel import DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar
-from aotriton.rules.work import WHOLE
+from aotriton.rules.work import WHOLE, Work
 
 OUT, DOUT = Operand("out", c.OUT_DIMS), Operand("dout", c.OUT_DIMS)
 LOGSUMEXP = c.rows("logsumexp")
@@ -270,6 +270,22 @@ _TILES = size("batch") * size("heads_k") * tiles("seqlen_k", 128)
 _TWO_ROUNDS, _FOUR_ROUNDS = (ceil_divide(multiprocessors() * rounds, tiles("seqlen_k", 128)) for rounds in (2, 4))
 HEADS_TOGETHER = minimum(maximum(_TWO_ROUNDS, minimum(_FOUR_ROUNDS, TOGETHER)), size("batch") * size("heads_k"))
 
+# The programs of a head of keys go through the same q, dout and sum of dq, which are 8 bytes for each element, but not
+# at the same time: some are at a later query head. They stay in L2 where no more than so many elements are under way.
+ELEMENTS_IN_L2 = 6 << 20
+_KEY_HEADS = size("batch") * size("heads_k")
+_OF_KEY_HEAD = c.GROUP * size("seqlen_q") * size("head_dim")
+_UNDER_WAY = minimum(_KEY_HEADS, ceil_divide(multiprocessors(), tiles("seqlen_k", 128)))
+_VISITED = _TILES * maximum(_OF_KEY_HEAD - quotient(constant(ELEMENTS_IN_L2), _UNDER_WAY), 0)  # that L2 has no more
+_BYTES_VISITED = choose(scalar("causal"), 6, 12)  # two elements of 16 bits are read, one of 32 is read and written
+
+
+def _adding_work() -> Work:
+    """The work of a kernel whose programs add to the sum of dq."""
+    plain = c.work("k", 128, "BLOCK_M", tensors=(4, 4))
+    return replace(plain, traffic=(plain.traffic[0] + plain.traffic[1], _VISITED * _BYTES_VISITED))
+
+
 ADDS_DQ = (Guard(~scalar("deterministic"), "its programs add to dq in any order, and the call is to be deterministic"),)
 
 # Persistent: each multiprocessor has one program, which takes tile after tile.
@@ -294,7 +310,7 @@ ATTN_BWD_HOPPER_PAIR = KernelDescription(
     compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=(minimum(_TILES, multiprocessors()), constant(1), constant(1)),
-    work=c.work("k", 128, "BLOCK_M", tensors=(4, 4)),
+    work=_adding_work(),
     guards=(
         *ADDS_DQ,
         # A round of programs lies beyond the last tile.
@@ -502,13 +518,10 @@ ATTN_BWD_HOPPER_FEATURES_FINISH = replace(
 )
 
 # A program takes all keys of a head, so that nobody else adds to its dq. Where there is more than one tile of them, it
-# goes through q, dout and the sum of dq again for each, which are 8 bytes for each element. They stay in L2 where
-# programs have no more than so many elements under way at once.
-ELEMENTS_IN_L2 = 6 << 20
+# goes through q, dout and the sum of dq again for each.
 MOST_TILES_BEYOND_L2 = 5, 2  # causal and full: of 600 random calls on an H200, those with more are faster elsewhere
-_UNDER_WAY = minimum(size("batch") * size("heads_k"), multiprocessors()) * c.GROUP * size("seqlen_q") * size("head_dim")
 _AGAIN = tiles("seqlen_k", 128) - 1
-_BEYOND_L2 = (_UNDER_WAY >= ELEMENTS_IN_L2) & (_AGAIN >= 1)
+_BEYOND_L2 = (minimum(_KEY_HEADS, multiprocessors()) * _OF_KEY_HEAD >= ELEMENTS_IN_L2) & (_AGAIN >= 1)
 _HEADS_WORK = c.work("k", 128, "BLOCK_M", tensors=(4, 4))
 
 ATTN_BWD_HOPPER_HEADS = replace(

@@ -66,23 +66,25 @@ def sample(
 
     At the first Ctrl-C each worker ends its chunk.
     """
-    with TuningDatabase(plan.database) as database:
-        tasks = _tasks(plan, operators, device, database, wished)
-        session = begin_session(database, device, plan.options, "random", plan.seed) if tasks else 0
     waiting: queue.SimpleQueue[list[tuple[Operator, Draw]]] = queue.SimpleQueue()
-    for task in tasks:
-        waiting.put(task)
     done: list[int] = []
-    threads = [
-        threading.Thread(target=_work, args=(plan, session, worker, waiting, progress, done), daemon=True)
-        for worker in workers
-    ]
-    progress.note(f"{sum(map(len, tasks))} shapes to be timed")
-    with Interrupt(lambda: _drain(waiting)):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with TuningDatabase(plan.database) as database:  # open to the end, so that it packs no session without samples
+        tasks = _tasks(plan, operators, device, database, wished)
+        progress.note(f"{sum(map(len, tasks))} shapes to be timed")
+        if not tasks:
+            return 0
+        for task in tasks:
+            waiting.put(task)
+        session = begin_session(database, device, plan.options, "random", plan.seed)
+        threads = [
+            threading.Thread(target=_work, args=(plan, session, worker, waiting, progress, done), daemon=True)
+            for worker in workers
+        ]
+        with Interrupt(lambda: _drain(waiting)):
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
     return len(done)
 
 
