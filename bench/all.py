@@ -73,7 +73,8 @@ FIGURES = {
     "unseen": Figure(
         "bf16-unseen", 60,
         lambda run: _python(
-            "unseen.py", "--json", run.out, "--seed", run.seed, "--count", 500, "--time-budget", run.left - 20
+            "unseen.py", "--json", run.out, "--seed", run.seed, "--count", 500,
+            "--time-budget", min(200, run.left - 20),
         ),
     ),
     "launch": Figure("launch", 10, lambda run: [run.build / "bench-launch", "--json", run.out], runtime="library"),
@@ -311,7 +312,7 @@ def main() -> int:
         "--only", nargs="+", choices=[*FIGURES, *AT_HOME], default=list(FIGURES), help="figures to take"
     )
     parser.add_argument("--out", type=_path, default=RESULTS, help="folder of the results (default: bench/results)")
-    parser.add_argument("--minutes", type=float, default=30, help="for all of them (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=25, help="for all of them (default: %(default)s)")
     parser.add_argument("--build", type=_path, default=ROOT / "build" / "default", help="(default: build/default)")
     parser.add_argument("--seed", type=int, default=SEED, help="of random problems (default: %(default)s)")
     parser.add_argument("--commit", default="", help="of this tree, where git does not know it")

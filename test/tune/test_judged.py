@@ -43,7 +43,7 @@ def put(database: TuningDatabase, *predicted: float, saves: float = 2 * WORTH_SH
 
 
 def judged(database: TuningDatabase) -> list[JudgedCell]:
-    return judged_cells(database, OPERATOR, "sm_90", "d", 132)
+    return judged_cells(database, OPERATOR, "sm_90", "d", 132, database.models("sm_90"))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,17 @@ def test_the_best_is_one_that_a_model_knows(database: TuningDatabase) -> None:
     put(database, 11.0, 9.0)
     (cell,) = judged(database)
     assert (cell.best, cell.chosen) == (10.0, 12.0)
+
+
+def test_an_image_that_ships_no_more_may_be_the_best(database: TuningDatabase) -> None:
+    """What is lost without it is seen, also where one image is left; it is never chosen."""
+    put(database, 9.0, 11.0, 14.0)
+    before = database.models("sm_90")
+    (_, second, third) = sorted(before, key=lambda one: one.coefficients)
+    for left, chosen in (([second, third], 12.0), ([third], 15.0)):
+        (cell,) = judged_cells(database, OPERATOR, "sm_90", "d", 132, left, before)
+        assert (cell.best, cell.chosen) == (10.0, chosen)
+    assert judged_cells(database, OPERATOR, "sm_90", "d", 132, [], before) == []
 
 
 def test_there_is_no_choice_to_judge(database: TuningDatabase) -> None:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from aotriton.codegen.compile import ImageStore, compile_images
 from aotriton.rules.arch import ARCHS, STATIC
-from aotriton.rules.database import TuningDatabase
+from aotriton.rules.database import Model, TuningDatabase
 from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Operator
 from aotriton.tune.cli.gpus import gpu_processes
@@ -90,7 +90,7 @@ def fit_and_compile(database: TuningDatabase, operators: Sequence[Operator], arc
     """Fits the models of these operators anew, compiles what ships by them, and tells how well they predict, and how
     well they choose beside the models before.
     """
-    before = _judged(database, operators, arch)
+    before = database.models(arch)
     compiler = partial(compile_images, checksums=database.evidence.checksums())
     modelled = _modelled(database, arch)
     compiled, unfit, refused = 0, set[str](), {""}
@@ -99,12 +99,14 @@ def fit_and_compile(database: TuningDatabase, operators: Sequence[Operator], arc
         new, refused = compile_shipped(database, operators, arch, compiler, ImageStore(), jobs)
         compiled += new
         unfit |= refused
-    now = _judged(database, operators, arch)
+    fitted = database.models(arch)
+    now = _judged(database, operators, arch, fitted, before)
+    had_before = _judged(database, operators, arch, before, fitted)
     for (operator, product), error in errors.items():
         print(f"{operator} on {product}: predicted times are off by {error:.1%} (median)")
         if cells := now[operator, product]:
             worst = max(cells, key=lambda cell: cell.regret)
-            had = f" ({_regret(earlier):.1%} before)" if (earlier := before[operator, product]) else ""
+            had = f" ({_regret(earlier):.1%} before)" if (earlier := had_before[operator, product]) else ""
             print(
                 f"  their choice takes {_regret(cells):.1%}{had} longer than the best image in {len(cells)} measured"
                 f" cells, at worst {worst.regret:.1%}: {worst}"
@@ -120,11 +122,15 @@ def fit_and_compile(database: TuningDatabase, operators: Sequence[Operator], arc
 
 
 def _judged(
-    database: TuningDatabase, operators: Sequence[Operator], arch: str
+    database: TuningDatabase,
+    operators: Sequence[Operator],
+    arch: str,
+    models: Sequence[Model],
+    others: Sequence[Model],
 ) -> dict[tuple[str, str], list[JudgedCell]]:
-    """By operator and product."""
+    """The cells that these models choose in, beside images that ship by others, by operator and product."""
     return {
-        (operator.name, one.name): judged_cells(database, operator, arch, one.name, one.multiprocessors)
+        (operator.name, one.name): judged_cells(database, operator, arch, one.name, one.multiprocessors, models, others)
         for operator in operators
         for one in database.products(arch)
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aotriton.rules.database import Model, TuningDatabase
@@ -25,8 +25,8 @@ from aotriton.tune.problem.problems import scalars_of
 
 @dataclass(frozen=True)
 class JudgedCell:
-    """A cell in which several images that ship were measured: the least median, and that of the image whose predicted
-    time is least, in microseconds.
+    """A cell in which several images were measured: the least median, and that of the image that ships and whose
+    predicted time is least, in microseconds.
     """
 
     kernel: str
@@ -45,21 +45,30 @@ class JudgedCell:
 
 
 def judged_cells(
-    database: TuningDatabase, operator: Operator, arch: str, product: str, multiprocessors: int
+    database: TuningDatabase,
+    operator: Operator,
+    arch: str,
+    product: str,
+    multiprocessors: int,
+    chosen_by: Sequence[Model],
+    others: Sequence[Model] = (),
 ) -> list[JudgedCell]:
-    """The cells of a product in which two images or more were measured that ship by models of this product."""
+    """The cells of a product in which two images or more were measured that ship by models of this product, one or more
+    of them by those that are ``chosen_by``. Images that ship by ``others``, those before a fit, are never chosen, and
+    may be the best: so the loss of an image that does not ship any more is seen.
+    """
     configs = {name: config for name, (config, _, _) in database.evidence.facts().items()}
     models = defaultdict[tuple[str, str], list[Model]](list)
-    for model in database.models(arch):
-        if (model.product, model.operator) == (product, operator.name) and model.saves >= WORTH_SHIPPING:
-            models[model.kernel, model.functional].append(model)
+    for model in _shipping(chosen_by, operator, product):
+        models[model.kernel, model.functional].append(model)
+    compared = {model.image for model in _shipping((*chosen_by, *others), operator, product)}
     found = []
     for kernel in operator.kernels:
         outcomes = database.evidence.outcomes(arch, kernel.name, product=product)
         for (text, bin), timed in latest_medians(outcomes).items():
-            medians = {one.image: one.median_us for one in timed if one.median_us}
+            medians = {one.image: one.median_us for one in timed if one.median_us and one.image in compared}
             known = [one for one in models[kernel.name, text] if one.image in medians]
-            if len(known) < 2:
+            if len(medians) < 2 or not known:
                 continue
             functional = parse_functional(kernel, arch, text)
             # A family may leave the function out where its shapes have the operator's sizes.
@@ -69,11 +78,15 @@ def judged_cells(
                 for one in known
                 if (spec := spec_of(functional, configs[one.image])) and spec.name == one.image  # of today's source
             }
-            if len(predicted) > 1:
+            if predicted:
                 chosen = min(predicted, key=lambda image: predicted[image])
-                best = min(medians[image] for image in predicted)
-                found.append(JudgedCell(kernel.name, text, bin, best, medians[chosen]))
+                found.append(JudgedCell(kernel.name, text, bin, min(medians.values()), medians[chosen]))
     return found
+
+
+def _shipping(models: Sequence[Model], operator: Operator, product: str) -> list[Model]:
+    own = (one for one in models if (one.product, one.operator) == (product, operator.name))
+    return [one for one in own if one.saves >= WORTH_SHIPPING]
 
 
 def _predicted(spec: ImageSpec, model: Model, sizes: Mapping[str, int], multiprocessors: int) -> float:
