@@ -28,6 +28,7 @@ TABLE = {
         "aotriton.rules",
         "aotriton.codegen.compile",
         "aotriton.codegen.program",
+        "aotriton.codegen.shipped_images",
         "aotriton.codegen.store",
         "jinja2",
         "torch",

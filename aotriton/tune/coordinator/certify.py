@@ -14,13 +14,12 @@ from math import prod
 from pathlib import Path
 from time import monotonic
 
-from aotriton.codegen import read_database
 from aotriton.codegen.compile import CompiledImage, ImageStore
-from aotriton.codegen.plan import PlanError, plan
+from aotriton.codegen.shipped_images import shipped_images
 from aotriton.rules.database import Decisions, Measurement, TuningDatabase, TuningDatabaseError
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.judge import judge_of
-from aotriton.rules.operators import Operator, kernels_of
+from aotriton.rules.operators import Operator
 from aotriton.tune.coordinator.interrupt import Interrupt
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.rows import shortened
@@ -52,14 +51,10 @@ class Certified:
 
 def shipped(database: Decisions, operators: Sequence[Operator], arch: str) -> list[ImageSpec]:
     """The images of a build in default coverage, for all products of the arch. TuningError where it has gaps."""
-    products = read_database.products_in([database], [arch])
-    winners, timings, _, spills = read_database.read(database, kernels_of(operators), products)
-    models = read_database.models_in(database, products)
     try:
-        planned = plan(operators, products, "default", winners, timings, spills, models)
-    except PlanError as error:
+        return shipped_images(database, operators, arch)
+    except ValueError as error:
         raise TuningError(f"what ships is not known before all is measured that a build needs: {error}") from None
-    return [spec for table in planned.tables for spec in table.images.values()]
 
 
 def problem_of(spec: ImageSpec, multiprocessors: int) -> Problem | None:
