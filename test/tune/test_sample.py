@@ -31,8 +31,9 @@ from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.cli.main import main
 from aotriton.tune.cli.models import fit_and_compile
+from aotriton.tune.coordinator.gpu_threads import FAILURES
 from aotriton.tune.coordinator.progress import Progress
-from aotriton.tune.coordinator.sample import CHUNK, FAILURES, Sampling, sample
+from aotriton.tune.coordinator.sample import CHUNK, Sampling, sample
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
 from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN, WORTH_TIMING, sampled, sequences, shortlist
 from aotriton.tune.measure.requests import Request

@@ -5,14 +5,10 @@ A build has images of functionals that are not measured themselves: of the other
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from time import monotonic
 
 from aotriton.codegen.compile import CompiledImage, ImageStore
 from aotriton.codegen.shipped_images import shipped_images
@@ -20,7 +16,7 @@ from aotriton.rules.database import Decisions, Measurement, TuningDatabase, Tuni
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.judge import judge_of
 from aotriton.rules.operators import Operator
-from aotriton.tune.coordinator.interrupt import Interrupt
+from aotriton.tune.coordinator.gpu_threads import work_through
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.rows import shortened
 from aotriton.tune.coordinator.session import begin_session
@@ -31,8 +27,6 @@ from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Problem, Wish, problems_of
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.gpu_process import GpuProcess, WorkerError
-
-FAILURES = 3  # in a row, after which a GPU has no further job
 
 Job = tuple[Problem, list[tuple[ImageSpec, Request]]]
 
@@ -95,25 +89,28 @@ def certify(
             by_problem.setdefault(problem, []).append(spec)
         else:
             done.without_problem.append(spec)
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    for job in _jobs(by_problem, compiler, store, jobs, done):
-        waiting.put(job)
-    if waiting.empty():
+    found = _jobs(by_problem, compiler, store, jobs, done)
+    if not found:
         return done
-    progress.note(f"{waiting.qsize()} problems to check images on")
-    with (
-        TuningDatabase(path) as database,
-        Interrupt(lambda: _drain(waiting)),
-    ):  # open, so that it packs no empty session
+    progress.note(f"{len(found)} problems to check images on")
+
+    def work(database: TuningDatabase, worker: GpuProcess, job: Job) -> Iterator[bool]:
+        problem, requests = job
+        worker.turn_to(problem.named)
+        for spec, request in requests:
+            try:
+                _check(database, session, worker, problem, spec, request, done)
+                yield True
+            except (WorkerError, TuningDatabaseError) as error:
+                # The machine may be to blame, or its compiler made another binary: it is no verdict.
+                done.unchecked[spec.name] = str(error)
+                progress.note(f"{problem}: {spec.name} was not checked: {error}")
+                yield False
+        progress.note(f"{len(done.right)} images are right: {problem}")
+
+    with TuningDatabase(path) as database:  # open to the end, so that it packs no session without checks
         session = begin_session(database, device, options, "shipped")
-        threads = [
-            threading.Thread(target=_work, args=(path, session, worker, waiting, progress, deadline, done), daemon=True)
-            for worker in workers
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        work_through(found, workers, path, deadline, progress, work)
     checked = {*done.right, *done.wrong, *done.unchecked}
     for spec in (one for of_problem in by_problem.values() for one in of_problem if one.name not in checked):
         done.unchecked[spec.name] = "the run ended before"
@@ -142,44 +139,6 @@ def _jobs(
         if requests:
             made.append((problem, requests))
     return sorted(made, key=lambda job: str(tuning(job[0].kernel.family).data_key(job[0])))
-
-
-def _drain(waiting: queue.SimpleQueue[Job]) -> None:
-    with suppress(queue.Empty):
-        while True:
-            waiting.get_nowait()
-
-
-def _work(
-    path: Path,
-    session: int,
-    worker: GpuProcess,
-    waiting: queue.SimpleQueue[Job],
-    progress: Progress,
-    deadline: float,
-    done: Certified,
-) -> None:
-    failures = 0
-    with TuningDatabase(path) as database:
-        while failures < FAILURES and monotonic() < deadline:
-            try:
-                problem, requests = waiting.get_nowait()
-            except queue.Empty:
-                break
-            worker.turn_to(problem.named)
-            for spec, request in requests:
-                try:
-                    _check(database, session, worker, problem, spec, request, done)
-                    failures = 0
-                except (WorkerError, TuningDatabaseError) as error:
-                    # The machine may be to blame, or its compiler made another binary: it is no verdict.
-                    done.unchecked[spec.name] = str(error)
-                    progress.note(f"{problem}: {spec.name} was not checked: {error}")
-                    failures += 1
-                    if failures == FAILURES:
-                        progress.note(f"GPU {worker.gpu} stops after {FAILURES} failures in a row")
-                        break
-            progress.note(f"{len(done.right)} images are right: {problem}")
 
 
 def _check(

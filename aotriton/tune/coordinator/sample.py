@@ -6,22 +6,17 @@ are fitted to it (``fit.py``).
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from time import monotonic
-from typing import Any
 
 from aotriton.codegen.compile import CompiledImage, ImageStore
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Operator
-from aotriton.tune.coordinator.interrupt import Interrupt
+from aotriton.tune.coordinator.gpu_threads import work_through
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.session import begin_session
 from aotriton.tune.costmodel.shortlist import Found, sampled, sequences, shortlist
@@ -33,7 +28,8 @@ from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.gpu_process import GpuProcess, WorkerError
 
 CHUNK = 10  # shapes of a functional in a row: its images stay loaded
-FAILURES = 3  # in a row, after which a GPU has no further job
+
+Chunk = list[tuple[Operator, Draw]]
 
 
 @dataclass(frozen=True)
@@ -66,32 +62,32 @@ def sample(
 
     At the first Ctrl-C each worker ends its chunk.
     """
-    waiting: queue.SimpleQueue[list[tuple[Operator, Draw]]] = queue.SimpleQueue()
     done: list[int] = []
+
+    def work(database: TuningDatabase, worker: GpuProcess, chunk: Chunk) -> Iterator[bool]:
+        for operator, draw in chunk:
+            try:
+                taken = worker.sequences(draw)
+            except WorkerError as error:
+                # What fails here was right before: it may be the shape's fault, and is not a verdict.
+                progress.note(f"{operator.name} {draw.functional} {dict(draw.shape)}: not timed: {error}")
+                yield False
+                continue
+            database.evidence.add_sample(
+                session, operator.name, str(draw.functional), dict(draw.shape), taken.timings,
+                taken.conditions.sm_clock, taken.conditions.temperature,
+            )  # fmt: skip
+            done.append(1)
+            yield True
+        progress.note(f"{len(done)} shapes timed: {chunk[0][0].name} {chunk[0][1].functional}")
+
     with TuningDatabase(plan.database) as database:  # open to the end, so that it packs no session without samples
         tasks = _tasks(plan, operators, device, database, wished)
         progress.note(f"{sum(map(len, tasks))} shapes to be timed")
-        if not tasks:
-            return 0
-        for task in tasks:
-            waiting.put(task)
-        session = begin_session(database, device, plan.options, "random", plan.seed)
-        threads = [
-            threading.Thread(target=_work, args=(plan, session, worker, waiting, progress, done), daemon=True)
-            for worker in workers
-        ]
-        with Interrupt(lambda: _drain(waiting)):
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+        if tasks:
+            session = begin_session(database, device, plan.options, "random", plan.seed)
+            work_through(tasks, workers, plan.database, plan.deadline, progress, work)
     return len(done)
-
-
-def _drain(waiting: queue.SimpleQueue[Any]) -> None:
-    with suppress(queue.Empty):
-        while True:
-            waiting.get_nowait()
 
 
 def _tasks(
@@ -100,7 +96,7 @@ def _tasks(
     device: Device,
     database: TuningDatabase,
     wished: Collection[str],
-) -> list[list[tuple[Operator, Draw]]]:
+) -> list[Chunk]:
     """Chunks of draws, of all functionals in turns, so that a run that is cut short has some of each."""
     to_time: list[tuple[Operator, Functional, dict[Shape, list[Found]]]] = []
     for operator in operators:
@@ -133,7 +129,7 @@ def _tasks(
             if one.product == device.name:
                 timed = known.setdefault((operator.name, one.functional, _text(one.shape)), set())
                 timed.update(timing.images for timing in one.timings)
-    chunks: list[tuple[int, list[tuple[Operator, Draw]]]] = []
+    chunks: list[tuple[int, Chunk]] = []
     for operator, functional, found in to_time:
         # A backend may be left out on a shape, but never the first; none where other levels than the lead's are needed.
         lead = functional.kernel is operator.lead
@@ -168,39 +164,3 @@ def _sequences(found: Iterable[Found], images: Mapping[str, object]) -> Iterator
         requests = [launch_request(spec, image) for spec, image in compiled if isinstance(image, CompiledImage)]
         if len(requests) == len(specs):
             yield LaunchSequence(backend, tuple(requests))
-
-
-def _work(
-    plan: Sampling,
-    session: int,
-    worker: GpuProcess,
-    waiting: queue.SimpleQueue[list[tuple[Operator, Draw]]],
-    progress: Progress,
-    done: list[int],
-) -> None:
-    failures = 0
-    with TuningDatabase(plan.database) as database:
-        while failures < FAILURES and monotonic() < plan.deadline:
-            try:
-                chunk = waiting.get_nowait()
-            except queue.Empty:
-                break
-            for operator, draw in chunk:
-                what = f"{operator.name} {draw.functional} {dict(draw.shape)}"
-                try:
-                    taken = worker.sequences(draw)
-                except WorkerError as error:
-                    # What fails here was right before: it may be the shape's fault, and is not a verdict.
-                    progress.note(f"{what}: not timed: {error}")
-                    failures += 1
-                    if failures == FAILURES:
-                        progress.note(f"GPU {worker.gpu} stops after {FAILURES} failures in a row")
-                        break
-                    continue
-                failures = 0
-                database.evidence.add_sample(
-                    session, operator.name, str(draw.functional), dict(draw.shape), taken.timings,
-                    taken.conditions.sm_clock, taken.conditions.temperature,
-                )  # fmt: skip
-                done.append(1)
-            progress.note(f"{len(done)} shapes timed: {chunk[0][0].name} {chunk[0][1].functional}")
