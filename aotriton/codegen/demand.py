@@ -21,7 +21,7 @@ from aotriton.rules.database import Product, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Operator
-from aotriton.rules.savings import UNSERVED, Image, Removal, removals, savings_of
+from aotriton.rules.savings import UNSERVED, Image, Removal, removals, savings
 from aotriton.rules.work import WORTH_SHIPPING
 
 TYPICAL = 12_300  # bytes of an image, where none is compiled: the mean of default coverage, with zlib
@@ -111,12 +111,14 @@ def _groups(served: Iterable[Served]) -> Iterator[list[Times]]:
 
 def _worth(served: Iterable[Served]) -> set[Image]:
     """The images that save WORTH_SHIPPING of the time of the calls of any functional on any product."""
-    found: set[Image] = set()
-    for group in _groups(served):
-        bundles = _bundles(group)
-        saves = savings_of([list(one.values()) for one in group], list(bundles.values()), _needed(bundles))
-        found |= {image for image, value in saves.items() if value >= WORTH_SHIPPING}
-    return found
+    groups = list(_groups(served))
+    bundles = [_bundles(group) for group in groups]
+    saves = savings(
+        [[list(one.values()) for one in group] for group in groups],
+        [kernels for of_group in bundles for kernels in of_group.values()],
+        [images for of_group in bundles for images in _needed(of_group)],
+    )
+    return {image for image, value in saves.items() if value >= WORTH_SHIPPING}
 
 
 def _needed(bundles: Mapping[int, list[set[Image]]]) -> list[set[Image]]:
@@ -133,7 +135,7 @@ def _within(file: ModelsFile, worth: set[Image], served: Iterable[Served], sizes
     bundles = [_bundles(group) for group in _groups(cut)]
     backends = [kernels for of_group in bundles for kernels in of_group.values()]
     needed = [images for of_group in bundles for images in _needed(of_group)]
-    for gone in removals([list(one.times.values()) for one in cut], backends, needed):
+    for gone in removals([[list(one.times.values()) for one in cut]], backends, needed):
         if _unserved(gone, len(cut)):
             break
         kept -= {gone.image, *gone.others}

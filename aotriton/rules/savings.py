@@ -10,16 +10,14 @@ Image = tuple[str, str]  # a kernel, or its functional with its name before it, 
 # Of a call: for each backend that serves it, for each of its kernels, the times of the images that may run it.
 Ways = Sequence[Sequence[Mapping[Image, float]]]
 Backends = Sequence[Sequence[Collection[Image]]]  # of each backend, for each of its kernels, its images
-# By backend: for each of its kernels, the times of its images over the calls. A backend serves calls with all of them.
-Predicted = Mapping[str, Sequence[Mapping[Image, Sequence[float]]]]
-
 CERTAIN = 1.0  # what an image saves without which a backend that must be there cannot run at all
 UNSERVED = 1e9  # how much longer a call takes that nothing serves
 
 
 class Removal(NamedTuple):
-    """An image that goes, others that nothing runs any more without it, and how much longer, relatively, the calls take
-    in the mean; at least UNSERVED over the number of calls if a call is no longer served.
+    """An image that goes, others that nothing runs any more without it, and how much longer, relatively, the calls of a
+    group take in the mean, of the group where that is most; at least UNSERVED over the number of its calls if a call is
+    no longer served.
     """
 
     image: Image
@@ -27,57 +25,50 @@ class Removal(NamedTuple):
     loss: float
 
 
-def savings(predicted: Predicted, first: str) -> dict[Image, float]:
-    """As ``savings_of``, where an array has infinity for a call that an image cannot serve, and ``first`` is the
-    backend that must keep an image for each of its kernels.
-    """
-    count = len(next(iter(predicted[first][0].values())))
-    calls = [
-        [
-            [{image: float(row[call]) for image, row in images.items() if isfinite(row[call])} for images in kernels]
-            for kernels in predicted.values()
-        ]
-        for call in range(count)
-    ]
-    backends = [[set(images) for images in kernels] for kernels in predicted.values()]
-    return savings_of(calls, backends, [set(images) for images in predicted[first]])
-
-
-def savings_of(calls: Sequence[Ways], backends: Backends, needed: Iterable[Collection[Image]]) -> dict[Image, float]:
-    """What each image saves: how much longer, relatively, the calls take in the mean once it is removed.
+def savings(
+    groups: Sequence[Sequence[Ways]], backends: Backends, needed: Iterable[Collection[Image]]
+) -> dict[Image, float]:
+    """What each image saves: how much longer, relatively, the calls of a group take in the mean once it is removed, of
+    the group where that is most.
 
     Images are removed as by ``removals``. An image without which a call is no longer served is CERTAIN, and is removed
     last. Empty if nothing serves any call.
     """
-    served = [ways for ways in calls if isfinite(_best(ways))]
-    if not served:
+    served = [[ways for ways in group if isfinite(_best(ways))] for group in groups]
+    most = max(map(len, served), default=0)
+    if not most:
         return {}
     found: dict[Image, float] = {}
-    for gone, others, loss in removals(served, backends, needed):
-        saves = CERTAIN if loss > UNSERVED / 2 / len(served) else loss
+    for gone, others, loss in removals([group for group in served if group], backends, needed):
+        saves = CERTAIN if loss > UNSERVED / 2 / most else loss
         found |= dict.fromkeys((gone, *others), saves)
     every = {image for kernels in backends for images in kernels for image in images}
     return {**found, **dict.fromkeys(every - found.keys(), CERTAIN)}
 
 
-def removals(calls: Sequence[Ways], backends: Backends, needed: Iterable[Collection[Image]]) -> Iterator[Removal]:
+def removals(
+    groups: Sequence[Sequence[Ways]], backends: Backends, needed: Iterable[Collection[Image]]
+) -> Iterator[Removal]:
     """Removes images one after the other, always the one that is missed least, until each set of ``needed`` has one.
 
     This greedy choice is as good as any that is known for the facilities of a location problem (A. Kuehn,
-    M. Hamburger, 1963, "drop"). Each call must be served, and takes one time as long as with all images at first.
+    M. Hamburger, 1963, "drop"). Each call must be served, and takes one time as long as with all images at first. The
+    groups are those of calls that count alike, as of a product.
     """
     left = {image for kernels in backends for images in kernels for image in images}
     keep = [set(images) for images in needed]
-    states = [_Call(ways) for ways in calls]
-    concerned: dict[Image, list[_Call]] = {}
-    for state in states:
-        for image in state.images:
-            concerned.setdefault(image, []).append(state)
+    states = [[_Call(ways) for ways in group] for group in groups]
+    concerned: dict[Image, set[tuple[int, int]]] = {}  # the places of calls: of the group, and in it
+    for number, group in enumerate(states):
+        for place, state in enumerate(group):
+            for image in state.images:
+                concerned.setdefault(image, set()).add((number, place))
+    means = [_mean(group) for group in states]
     while True:
         losses = dict.fromkeys(left, 0.0)
-        for state in states:
-            for image, loss in state.losses.items():
-                losses[image] += loss
+        for of_group in means:
+            for image, loss in of_group.items():
+                losses[image] = max(losses[image], loss)
         for images in keep:
             if len(remaining := images & left) == 1:
                 losses.pop(next(iter(remaining)), None)
@@ -91,9 +82,12 @@ def removals(calls: Sequence[Ways], backends: Backends, needed: Iterable[Collect
         others = frozenset(left - useful)
         left -= others
         dropped = {gone, *others}
-        for state in {id(one): one for image in dropped for one in concerned.get(image, ())}.values():
-            state.drop(dropped)
-        yield Removal(gone, others, losses[gone] / len(states))
+        changed = set().union(*(concerned.get(image, ()) for image in dropped))
+        for number, place in changed:
+            states[number][place].drop(dropped)
+        for number in {number for number, _ in changed}:
+            means[number] = _mean(states[number])
+        yield Removal(gone, others, losses[gone])
 
 
 class _Call:
@@ -134,6 +128,15 @@ class _Call:
         if all(not images or images[0][1] != image for images in kernels):
             return time
         return sum(next((one[0] for one in images if one[1] != image), inf) for images in kernels)
+
+
+def _mean(group: Sequence[_Call]) -> dict[Image, float]:
+    """What the calls of a group lose in the mean without each image that one of them runs on."""
+    sums: dict[Image, float] = {}
+    for one in group:
+        for image, loss in one.losses.items():
+            sums[image] = sums.get(image, 0.0) + loss
+    return {image: loss / len(group) for image, loss in sums.items()}
 
 
 def _best(ways: Ways) -> float:

@@ -28,11 +28,20 @@ from aotriton.rules.work import FORM, TERMS, terms
 from aotriton.tune.costmodel.fit import fit
 from aotriton.tune.costmodel.least_squares import FEWEST
 from aotriton.tune.costmodel.timings import occupancy
+from aotriton.tune.costmodel.worth import with_savings
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import scalars_of
 
 PRODUCT, GPU = "stand-in", 132
 FACTS = 128, 40000  # registers and bytes of shared memory
+
+
+def fitted(
+    operator: Operator, samples: Sequence[Sample], facts: Mapping[str, tuple[str, int, int]], multiprocessors: int
+) -> list[Model]:
+    """The models of one product's samples, with what the images save."""
+    return with_savings(fit(operator, "sm_90", samples, facts, multiprocessors), operator, "sm_90")
+
 
 Time = Callable[[float], float]  # what is measured in place of what it truly takes
 
@@ -164,7 +173,7 @@ def test_one_kernel_is_predicted() -> None:
     """
     machine = forward()
     sequences = star(machine, ATTN_FWD.backends[0])
-    models = fit(ATTN_FWD, "sm_90", machine.samples(sequences, 120), machine.facts(), GPU)
+    models = fitted(ATTN_FWD, machine.samples(sequences, 120), machine.facts(), GPU)
     assert {model.image for model in models} == {one.name for one in images_of(sequences)}
     assert max(errors(machine, models, machine.samples(sequences, 60, seed=1), images_of(sequences))) < 0.01
     for model in models:
@@ -183,7 +192,7 @@ def test_kernels_of_a_sequence_are_told_apart() -> None:
     """
     machine = backward()
     sequences = star(machine, ATTN_BWD.backends[0])
-    models = fit(ATTN_BWD, "sm_90", machine.samples(sequences, 120), machine.facts(), GPU)
+    models = fitted(ATTN_BWD, machine.samples(sequences, 120), machine.facts(), GPU)
     assert {model.kernel for model in models} == {kernel.name for kernel in ATTN_BWD.backends[0].timed_kernels}
     last = [("portable", [machine.image(kernel, 2) for kernel in ATTN_BWD.backends[0].timed_kernels])]
     off = errors(machine, models, machine.samples(last, 60, seed=1), images_of(sequences))
@@ -205,7 +214,7 @@ def test_what_serves_some_calls_of_a_functional_is_fitted_to_those() -> None:
         shape = {name: int(str(value)) for name, value in samples[number].shape.items()}
         samples[number] = sample(machine, shape, [*first, (slim.name, [made])])
     facts = machine.facts() | {made.name: (made.config, *FACTS)}
-    models = fit(ATTN_FWD, "sm_90", samples, facts, GPU)
+    models = fitted(ATTN_FWD, samples, facts, GPU)
     (own,) = (model for model in models if model.kernel == slim.kernels[0].name)
     assert own.functional == "T=bf16 BLOCK_DMODEL=96 CAUSAL=False ADDRESSING=descriptor"
     assert own.samples == len(fitting)
@@ -224,7 +233,7 @@ def test_backends_share_what_a_kernel_takes() -> None:
     of_portable, of_split = star(machine, portable, 2), star(machine, split, 2)
     sequences = of_portable + of_split
     samples = machine.samples(sequences, 100)
-    models = fit(ATTN_BWD, "sm_90", samples, machine.facts(), GPU)
+    models = fitted(ATTN_BWD, samples, machine.facts(), GPU)
     (first,) = [model for model in models if model.image == machine.image(portable.kernels[0]).name]
     wide = sum(int(str(one.shape["head_dim"])) > 192 for one in samples)  # others have images of another width in split
     assert 0 < wide < 100
@@ -243,7 +252,7 @@ def test_noise_and_outliers_are_averaged_out() -> None:
         return time * random.gauss(1, 0.03) * (0.5 if random.random() < 0.05 else 1)
 
     sequences = star(machine, ATTN_FWD.backends[0])
-    models = fit(ATTN_FWD, "sm_90", machine.samples(sequences, 150, measured=noisy), machine.facts(), GPU)
+    models = fitted(ATTN_FWD, machine.samples(sequences, 150, measured=noisy), machine.facts(), GPU)
     off = errors(machine, models, machine.samples(sequences, 60, seed=1), images_of(sequences))
     assert median(off) < 0.04
     assert all(0.01 < model.error < 0.06 for model in models)
@@ -256,12 +265,12 @@ def test_products_do_not_mix() -> None:
     (one,) = machine.samples(sequences, 1)
     other = sample(machine, {str(n): int(str(v)) for n, v in one.shape.items()}, sequences, product="another")
     with pytest.raises(ValueError, match="timings of stand-in and of another do not compare"):
-        fit(ATTN_FWD, "sm_90", [one, other], machine.facts(), GPU)
+        fitted(ATTN_FWD, [one, other], machine.facts(), GPU)
 
 
 def test_nothing_is_fitted_to_nothing() -> None:
     """Without a sample there is no model."""
-    assert fit(ATTN_FWD, "sm_90", [], {}, GPU) == []
+    assert fitted(ATTN_FWD, [], {}, GPU) == []
 
 
 def test_too_few_timings_give_no_model() -> None:
@@ -271,10 +280,10 @@ def test_too_few_timings_give_no_model() -> None:
     many = machine.samples([first, second], 60)
     for count, expected in ((FEWEST - 1, 2), (FEWEST, 3)):
         few = machine.samples([third], count, seed=5)
-        models = fit(ATTN_FWD, "sm_90", many + few, machine.facts(), GPU)
+        models = fitted(ATTN_FWD, many + few, machine.facts(), GPU)
         assert len(models) == expected
         assert {model.samples for model in models} == {60, count} - ({count} if expected == 2 else set())
-    assert fit(ATTN_FWD, "sm_90", machine.samples([first], FEWEST - 1), machine.facts(), GPU) == []
+    assert fitted(ATTN_FWD, machine.samples([first], FEWEST - 1), machine.facts(), GPU) == []
 
 
 def test_a_sequence_with_an_unknown_part_tells_nothing_of_the_others() -> None:
@@ -286,7 +295,7 @@ def test_a_sequence_with_an_unknown_part_tells_nothing_of_the_others() -> None:
     plain = [one for one in sequences if one[1][1] is first[1]]
     assert 1 < len(plain) < len(sequences)
     many, few = machine.samples(plain, 80), machine.samples([rare], FEWEST - 1, seed=3)
-    without, beside = (fit(ATTN_BWD, "sm_90", one, machine.facts(), GPU) for one in (many, many + few))
+    without, beside = (fitted(ATTN_BWD, one, machine.facts(), GPU) for one in (many, many + few))
     assert [replace(one, saves=0.0) for one in beside] == [replace(one, saves=0.0) for one in without]
 
 
@@ -297,7 +306,7 @@ def test_images_of_another_source_are_left_out() -> None:
     machine = forward()
     sequences = star(machine, ATTN_FWD.backends[0])
     current = machine.samples(sequences, 60)
-    models = fit(ATTN_FWD, "sm_90", current, machine.facts(), GPU)
+    models = fitted(ATTN_FWD, current, machine.facts(), GPU)
     assert any(0 < model.saves < CERTAIN for model in models)
 
     def renamed(one: Sample) -> Sample:
@@ -308,7 +317,7 @@ def test_images_of_another_source_are_left_out() -> None:
     facts = machine.facts()
     facts |= {f"{name}_old": fact for name, fact in facts.items() if fact[0] != sequences[0][1][0].config}
     facts |= {f"{sequences[0][1][0].name}_old": ("BLOCK_Q=64", *FACTS)}  # a tunable that the kernel had once
-    assert fit(ATTN_FWD, "sm_90", old + current, facts, GPU) == models
+    assert fitted(ATTN_FWD, old + current, facts, GPU) == models
 
 
 def test_backends_of_another_time_are_left_out() -> None:
@@ -320,8 +329,8 @@ def test_backends_of_another_time_are_left_out() -> None:
     timings = [SequenceTiming("gone", (image.name,), 1.0, 0.0, 5)]
     timings.append(SequenceTiming("portable", (image.name, image.name), 1.0, 0.0, 5))
     old = [Sample(PRODUCT, "attn_fwd", str(machine.functional), one.shape, 0, tuple(timings)) for one in current]
-    assert fit(ATTN_FWD, "sm_90", [*current, *old], machine.facts(), GPU)[0].coefficients == (
-        fit(ATTN_FWD, "sm_90", current, machine.facts(), GPU)[0].coefficients
+    assert fitted(ATTN_FWD, [*current, *old], machine.facts(), GPU)[0].coefficients == (
+        fitted(ATTN_FWD, current, machine.facts(), GPU)[0].coefficients
     )
 
 
@@ -334,7 +343,7 @@ def test_what_an_image_saves_is_of_its_predicted_times() -> None:
         values = {"one": 5.0 - place, "steps of the rounds": 1.0 + place, "steps of the longest program": 0.1}
         machine.drawn[name] = tuple(values.get(term, 0.0) for term in TERMS)
     machine.drawn[worst] = tuple(10 * value for value in machine.drawn[best])
-    found = {m.image: m.saves for m in fit(ATTN_FWD, "sm_90", machine.samples(sequences, 80), machine.facts(), GPU)}
+    found = {m.image: m.saves for m in fitted(ATTN_FWD, machine.samples(sequences, 80), machine.facts(), GPU)}
     assert found[worst] == pytest.approx(0, abs=1e-3)
     assert sorted(found.values())[-1] == CERTAIN
 
@@ -348,7 +357,7 @@ def test_what_an_image_saves_does_not_fade_with_calls_that_only_others_were_time
     facts = machine.facts() | {later.name: (later.config, *FACTS)}
     both = machine.samples([first, (ATTN_FWD.backends[1].name, [later])], 40, seed=3)
     for before in (0, 400):
-        models = fit(ATTN_FWD, "sm_90", machine.samples([first], before) + both, facts, GPU)
+        models = fitted(ATTN_FWD, machine.samples([first], before) + both, facts, GPU)
         assert {m.image: m.saves for m in models}[later.name] == pytest.approx(1.0, abs=0.01)
 
 
@@ -360,7 +369,7 @@ def test_an_image_serves_calls_that_it_was_not_timed_on() -> None:
     machine.drawn[early] = tuple({"one": 20.0, "steps of the rounds": 2.0}.get(term, 0.0) for term in TERMS)
     machine.drawn[late] = tuple(value / 2 for value in machine.drawn[early])
     samples = machine.samples([slow], 80) + machine.samples([slow, fast], 40, seed=3)
-    found = {m.image: m.saves for m in fit(ATTN_FWD, "sm_90", samples, machine.facts(), GPU)}
+    found = {m.image: m.saves for m in fitted(ATTN_FWD, samples, machine.facts(), GPU)}
     assert found == {early: pytest.approx(0, abs=1e-3), late: CERTAIN}
 
 
@@ -386,7 +395,7 @@ def test_an_image_saves_nothing_on_calls_that_its_kernel_refuses(longest: int, s
             "head_dim": 64,
         }
         made.append(sample(machine, shape, sequences))
-    found = {model.image: model.saves for model in fit(ATTN_BWD, "sm_90", made, machine.facts(), GPU)}
+    found = {model.image: model.saves for model in fitted(ATTN_BWD, made, machine.facts(), GPU)}
     assert bool(found[own.name]) == saves
 
 
@@ -416,7 +425,7 @@ def test_a_kernel_without_work_takes_no_part(toy_machine: Machine, monkeypatch: 
         monkeypatch.setitem(vars(kernel), "work", None)
     sequences = [*star(toy_machine, portable, 2), *star(toy_machine, fast, 1)[:1], *star(toy_machine, split, 1)]
     samples = [sample_with(one, fast.name, 3.0) for one in toy_machine.samples(sequences, 80)]
-    models = fit(OPERATOR, "sm_90", samples, toy_machine.facts(), GPU)
+    models = fitted(OPERATOR, samples, toy_machine.facts(), GPU)
     assert {model.kernel for model in models} == {"scale_rows", "scale_rows_apply"}
     assert CERTAIN in {model.saves for model in models}
     assert all(0 <= model.saves < inf for model in models)
@@ -467,6 +476,23 @@ def test_occupancy_on_hip(toy: KernelDescription, registers: int, shared: int, p
 
 
 Times = Mapping[str, Sequence[Mapping[tuple[str, str], np.ndarray]]]
+
+
+def ways(predicted: Times) -> list[list[list[dict[tuple[str, str], float]]]]:
+    """Call by call; an image that takes infinitely long does not serve the call."""
+    count = len(next(iter(next(iter(predicted.values()))[0].values())))
+    return [
+        [
+            [{image: float(row[call]) for image, row in images.items() if row[call] < inf} for images in kernels]
+            for kernels in predicted.values()
+        ]
+        for call in range(count)
+    ]
+
+
+def saved(predicted: Times, first: str) -> dict[tuple[str, str], float]:
+    """What each image saves to one group of calls, where a backend must keep an image for each of its kernels."""
+    return savings([ways(predicted)], list(predicted.values()), predicted[first])
 
 
 def some_times(
@@ -536,21 +562,21 @@ def test_savings_are_those_of_dropping_one_by_one(seed: int) -> None:
     ]
     predicted = some_times(Random(seed), shapes[seed % len(shapes)])
     wanted = {image: loss for gone, loss in counted(predicted, "a") for image in gone}
-    assert savings(predicted, "a") == pytest.approx(wanted, abs=1e-12)
+    assert saved(predicted, "a") == pytest.approx(wanted, abs=1e-12)
 
 
 def test_a_backend_that_loses_its_last_image_takes_its_others_with_it() -> None:
     """Without the one image of its second kernel a backend cannot run: its first kernel's save as much as that."""
     fast, slow = np.array([2.0, 2.0]), np.array([5.0, 5.0])
     other = [{("x", "x1"): fast / 2, ("x", "x2"): fast / 2}, {("y", "y1"): fast / 2}]
-    found = savings({"first": [{("a", "a1"): slow}], "other": other}, "first")
+    found = saved({"first": [{("a", "a1"): slow}], "other": other}, "first")
     assert found == {("a", "a1"): CERTAIN, ("x", "x1"): 0, ("x", "x2"): 1.5, ("y", "y1"): 1.5}
 
 
 def test_the_last_images_of_the_first_backend_are_certain() -> None:
     """One for each of its kernels stays whatever the others save; of equal ones that whose name comes last."""
     same = np.array([1.0])
-    found = savings(
+    found = saved(
         {"first": [{("a", "a1"): same, ("a", "a2"): same}, {("b", "b1"): same * 9}], "fast": [{("c", "c1"): same}]},
         "first",
     )
@@ -562,7 +588,42 @@ def test_what_calls_need_is_certain() -> None:
     even where another one is faster; a call that nothing serves says nothing.
     """
     apart = {("a", "old"): np.array([1.0, 1.0, inf, inf]), ("a", "new"): np.array([inf, 2.0, 2.0, inf])}
-    assert savings({"first": [apart]}, "first") == {("a", "old"): CERTAIN, ("a", "new"): CERTAIN}
+    assert saved({"first": [apart]}, "first") == {("a", "old"): CERTAIN, ("a", "new"): CERTAIN}
     most = {("a", "all"): np.array([3.0, 3.0, 3.0, inf]), ("a", "one"): np.array([1.0, inf, inf, inf])}
-    assert savings({"first": [most]}, "first") == {("a", "one"): pytest.approx(2 / 3), ("a", "all"): CERTAIN}
-    assert savings({"first": [{("a", "none"): np.array([inf, inf])}]}, "first") == {}
+    assert saved({"first": [most]}, "first") == {("a", "one"): pytest.approx(2 / 3), ("a", "all"): CERTAIN}
+    assert saved({"first": [{("a", "none"): np.array([inf, inf])}]}, "first") == {}
+
+
+def test_what_a_later_session_left_out_has_no_model() -> None:
+    """Where that timed others of its functional; where it timed one alone, as for calls of another level, all stay."""
+    machine = forward()
+    one, two, three = (machine.image(ATTN_FWD.lead, place) for place in range(3))
+
+    def fitted_of(*later: ImageSpec) -> set[str]:
+        first = machine.samples([("portable", [image]) for image in (one, two, three)], FEWEST)
+        second = machine.samples([("portable", [image]) for image in later], FEWEST, seed=1)
+        found = fitted(ATTN_FWD, [*first, *(replace(sample, session=1) for sample in second)], machine.facts(), GPU)
+        return {model.image for model in found}
+
+    assert fitted_of(one, two) == {one.name, two.name}
+    assert fitted_of(one) == {one.name, two.name, three.name}
+
+
+def test_of_images_that_are_as_good_the_one_stays_that_another_group_needs() -> None:
+    """Apart, each group keeps one by name or by a hair; what an image saves is what the group loses that loses most."""
+    one, two = ("a", "one"), ("a", "two")
+    first = {"a": [{one: np.array([1.0]), two: np.array([1.0001])}]}
+    second = {"a": [{one: np.array([2.0]), two: np.array([1.0])}]}
+    assert saved(first, "a") == {one: CERTAIN, two: 0}
+    assert saved(second, "a") == {one: 0, two: CERTAIN}
+    together = savings([ways(first), ways(second)], [first["a"], second["a"]], [first["a"][0], second["a"][0]])
+    assert together == {one: pytest.approx(1e-4), two: CERTAIN}
+
+
+def test_each_product_needs_what_serves_its_calls() -> None:
+    """One image each, though the other would do by its models; calls of one product count among themselves."""
+    one, two = ("a", "one"), ("a", "two")
+    first = {"a": [{one: np.array([1.0] * 8)}]}
+    second = {"a": [{one: np.array([1.5, 1.0]), two: np.array([1.0, 1.0])}]}
+    together = savings([ways(first), ways(second)], [first["a"], second["a"]], [first["a"][0], second["a"][0]])
+    assert together == {one: CERTAIN, two: 0.25}

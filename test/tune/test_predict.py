@@ -31,6 +31,7 @@ from aotriton.tune.costmodel.fit import fit_apart
 from aotriton.tune.costmodel.least_squares import FEWEST
 from aotriton.tune.costmodel.predict import WORTH_HAVING, decide, models, predict
 from aotriton.tune.costmodel.timings import Apart
+from aotriton.tune.costmodel.worth import with_savings
 from aotriton.tune.flash.estimate import (
     PRIOR,
     PUBLISHED_THROUGHPUT,
@@ -201,7 +202,7 @@ def test_models_follow_from_times_that_are_known_image_by_image() -> None:
         known = terms(ATTN_FWD.work, environment, 2)
         times = {first.name: sum(a * b for a, b in zip(wanted, known, strict=True))}
         calls.append(Apart(one, shape, {"portable": (times | ({second.name: 1.0} if number else {}),)}))
-    (model,) = fit_apart(FORWARD, "gfx942", "GPU", calls, facts, 304)
+    (model,) = with_savings([fit_apart(FORWARD, "gfx942", "GPU", calls, facts, 304)], FORWARD, "gfx942")
     assert (model.image, model.samples, model.product, model.saves) == (first.name, FEWEST, "GPU", 1.0)
     assert model.error < 1e-3
     assert [round(one, 2) for one in model.coefficients[:8]] == wanted[:8]

@@ -34,9 +34,11 @@ from aotriton.tune.cli.models import fit_and_compile
 from aotriton.tune.coordinator.gpu_threads import FAILURES
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import CHUNK, Sampling, sample
+from aotriton.tune.costmodel.least_squares import FEWEST
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
 from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN, WORTH_TIMING, sampled, sequences, shortlist
 from aotriton.tune.measure.requests import Request
+from aotriton.tune.problem.candidates import configs as configs_of
 from aotriton.tune.problem.compiler_facts import Compile
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.tuning_error import TuningError
@@ -192,17 +194,18 @@ class Bench:
         path = self.folder / "log"
         return path.read_text().splitlines() if path.exists() else []
 
-    def measure(self, *found: str, spills: int = 0) -> None:
-        cell = next(KERNEL.cells())
+    def measure(self, *found: str, spills: int = 0, functional: Functional = FUNCTIONAL) -> None:
+        kernel = functional.kernel
+        cell = next(kernel.cells())
         with TuningDatabase(self.database) as database:
             session = database.evidence.begin_session(
                 device="stand-in", driver="none", triton="0", torch="0", arch="sm_90", multiprocessors=132, options=""
             )
             problem = database.evidence.problem_id(
-                "sm_90", "attn_fwd", str(FUNCTIONAL), bin_text(KERNEL.tuning_keys, cell), SHAPE
+                "sm_90", kernel.name, str(functional), bin_text(kernel.tuning_keys, cell), SHAPE
             )
             for config in found:
-                one = database.evidence.image_id(image(config).name, config, "0" * 64, 128, spills, 1024)
+                one = database.evidence.image_id(image(config, functional).name, config, "0" * 64, 128, spills, 1024)
                 database.evidence.record(Measurement(problem, one, session, "sweep", "ok", 10.0, [10.0]))
 
     def sample(self, count: int, seed: int = 0, gpus: int = 1, **more: Any) -> int:
@@ -306,6 +309,27 @@ def test_a_run_times_only_what_is_new(bench: Bench) -> None:
     assert bench.sample(8) == 8
     assert [len(one.timings) for one in bench.samples] == [2] * 8 + [3] * 8
     assert bench.sample(8) == 0
+
+
+def test_shapes_are_timed_though_the_first_backend_saves_nothing(bench: Bench) -> None:
+    """Its images are not listed then; the others' say whether a shape is new."""
+    hopper = next(kernel for kernel in ATTN_FWD.kernels if kernel.name == "attn_fwd_hopper")
+    own = hopper.functional("sm_90", **FUNCTIONAL.as_dict())
+    config = configs_of(own)[0].config
+    bench.measure(*CONFIGS[:2])
+    bench.measure(config, functional=own)
+    bench.sample(FEWEST)
+    with TuningDatabase(bench.database) as database:
+        fit_models(database, [ATTN_FWD], "sm_90")
+        models = database.models("sm_90")
+        useless = [replace(one, saves=0.0) if one.kernel == "attn_fwd" else one for one in models]
+        assert {one.kernel for one in useless} == {"attn_fwd", "attn_fwd_hopper"}
+        database.put_models(useless, ("sm_90", "stand-in", "attn_fwd"))
+    before = len(bench.samples)
+    assert bench.sample(3, seed=1) == 3
+    backends = {timing.backend for one in bench.samples[before:] for timing in one.timings}
+    assert backends == {"hopper"}
+    assert bench.sample(3, seed=1) == 0
 
 
 def test_only_the_images_that_are_asked_for_are_timed(bench: Bench) -> None:

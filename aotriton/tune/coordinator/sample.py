@@ -131,13 +131,15 @@ def _tasks(
                 timed.update(timing.images for timing in one.timings)
     chunks: list[tuple[int, Chunk]] = []
     for operator, functional, found in to_time:
-        # A backend may be left out on a shape, but never the first; none where other levels than the lead's are needed.
+        # A backend may be left out on a shape, but never the first; none where other levels than the lead's are needed,
+        # or where the first has no image that is worth timing.
         lead = functional.kernel is operator.lead
         always = plan.backends or {one.name for one in (operator.backends[:1] if lead else operator.backends)}
         draws = []
         for shape, of_shape in found.items():
             usable = tuple(_sequences(of_shape, images))
-            needed = {tuple(request.name for request in one.requests) for one in usable if one.backend in always}
+            needed_of = [one for one in usable if one.backend in always] or usable
+            needed = {tuple(request.name for request in one.requests) for one in needed_of}
             if not needed <= known.get((operator.name, str(functional), _text(dict(shape))), set()):
                 draws.append((operator, Draw(functional, shape, usable)))
         chunks += [(begin, draws[begin : begin + CHUNK]) for begin in range(0, len(draws), CHUNK)]

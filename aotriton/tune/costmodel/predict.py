@@ -26,6 +26,7 @@ from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.costmodel.fit import fit_apart
 from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN
 from aotriton.tune.costmodel.timings import Apart
+from aotriton.tune.costmodel.worth import with_savings
 from aotriton.tune.problem.candidates import configs, ruled_out
 from aotriton.tune.problem.compiler_facts import FACTS, unfit, untimed_winner
 from aotriton.tune.problem.compute_unit import Candidate
@@ -99,7 +100,9 @@ def models(operator: Operator, arch: str, found: Mapping[FunctionalKey, Fitting]
     every = [pair for fitting in found.values() for pair in fitting]
     facts = {spec.name: (spec.config, candidate.registers, candidate.shared) for spec, candidate in every}
     device = arch_spec(arch)
-    fitted = fit_apart(operator, arch, device.product, calls, facts, device.multiprocessors)
+    fitted = with_savings(
+        [fit_apart(operator, arch, device.product, calls, facts, device.multiprocessors)], operator, arch
+    )
     source = tuning(operator.family).model_source
     worth = [one for one in fitted if one.saves >= WORTH_HAVING]
     return [replace(one, source=source(found[one.kernel, one.functional][0][0].functional)) for one in worth]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import groupby
 
 from aotriton.codegen.compile import CompiledImage, ImageStore
 from aotriton.rules.database import Model, TuningDatabase
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.operators import Operator, kernels_of, with_own_shapes
 from aotriton.rules.work import WORTH_SHIPPING
-from aotriton.tune.costmodel.fit import fit
+from aotriton.tune.costmodel.fit import Fitted, fit
+from aotriton.tune.costmodel.worth import with_savings
 from aotriton.tune.problem.candidates import spec_of
 from aotriton.tune.problem.compiler_facts import FACTS, Compile
 
@@ -24,12 +26,15 @@ def fit_models(
     found = {}
     for operator in operators:
         samples = database.evidence.samples(arch, operator.name)
+        fitted: list[Fitted] = []
         for product in database.products(arch):
             own = [one for one in samples if one.product == product.name]
-            if models := fit(operator, arch, own, facts, product.multiprocessors):
-                database.put_models(models, (arch, product.name, operator.name))
-                errors = sorted(model.error for model in models)
-                found[operator.name, product.name] = errors[len(errors) // 2]
+            fitted += fit(operator, arch, own, facts, product.multiprocessors)
+        for name, own_models in groupby(with_savings(fitted, operator, arch), key=lambda model: model.product):
+            models = list(own_models)
+            database.put_models(models, (arch, name, operator.name))
+            errors = sorted(model.error for model in models)
+            found[operator.name, name] = errors[len(errors) // 2]
     return found
 
 

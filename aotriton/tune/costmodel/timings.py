@@ -54,6 +54,7 @@ class Timings:
         self.calls: dict[str, list[str]] = {}  # by the lead's functional: the keys of its calls
         self.environments: dict[str, tuple[Mapping[str, int], Mapping[str, int]]] = {}  # sizes and scalars, by call
         self.served: dict[str, dict[str, list[set[ImageKey]]]] = {}  # and by backend: the images of each kernel
+        self.sessions: dict[tuple[str, str], dict[int, set[ImageKey]]] = {}  # by kernel and functional, what each timed
 
     def add_call(self, functional: str, sizes: Mapping[str, int], scalars: Mapping[str, int]) -> str:
         """Adds a call of the lead's functional, and returns its key."""
@@ -81,6 +82,18 @@ class Timings:
             self.seen[key, call] = len(rows)
             rows.append(terms(work, environment, fitting))
         return self.seen[key, call]
+
+    def left_out(self) -> set[ImageKey]:
+        """The images that no session timed since one that timed several others of their functional: it was told to
+        leave them out, or they were not worth timing any more. What they would take on its calls is a guess, and the
+        best of many guesses is one that is wrong.
+        """
+        found: set[ImageKey] = set()
+        for sessions in self.sessions.values():
+            last = max((number for number, images in sessions.items() if len(images) > 1), default=0)
+            since = (images for number, images in sessions.items() if number >= last)
+            found |= set().union(*sessions.values()) - set().union(*since)
+        return found
 
     def served_by(self, functional: str, backend: Backend) -> list[set[ImageKey]]:
         """The images of each of the backend's kernels that describe their work, in sets that callers add to."""
@@ -130,6 +143,8 @@ def add_sample(
             timings.observations.append(Observation(tuple(parts), timing.median_us))
             for images, (key, _) in zip(timings.served_by(sample.functional, backend), parts, strict=True):
                 images.add(key)
+                of = timings.specs[key][0].functional.kernel.name, key[0]
+                timings.sessions.setdefault(of, {}).setdefault(sample.session, set()).add(key)
 
 
 def add_apart(timings: Timings, backends: Mapping[str, Backend], call: Apart, facts: Mapping[str, Facts]) -> None:

@@ -157,9 +157,10 @@ class FlashTuning:
 
     def draw(self, functional: Functional, random: Random) -> Shape:
         """Sequences of 16 to 16,384, of different lengths in 40 % of what is not causal; 1 to 64 heads, in groups of 1
-        to 8, and batches of 1 to 64; of head dims that are padded, too. Where keys may be split, most calls
-        decode: one query in half of these, else up to 256, of up to 131,072 keys, in groups of up to 16. Where a level
-        says how keys are held, all calls do.
+        to 8, and batches of 1 to 64; of head dims that are padded, too. In half of the calls all heads have 16,384
+        rows together at most, as in a short batch of long sequences: their programs run at once, and the longest one
+        counts. Where keys may be split, most calls decode: one query in half of these, else up to 256, of up to 131,072
+        keys, in groups of up to 16. Where a level says how keys are held, all calls do.
         """
         if stored_keys.stored_as(functional) in OF_CACHES[1:]:
             return _draw_of_cache(functional, random)
@@ -170,11 +171,14 @@ class FlashTuning:
             if not functional.get("CAUSAL", False) and random.random() < 0.4:
                 seqlen_k = log_uniform(random, 16, LONGEST)
             group = random.choice((1, 1, 2, 4, 8))
+            most = LONGEST // seqlen_q if random.random() < 0.5 else 64 * 64
             if _may_split(functional) and random.random() < 0.6:
                 seqlen_q = 1 if random.random() < 0.5 else log_uniform(random, 2, 256)
                 seqlen_k = log_uniform(random, 256, LONGEST_DECODED)
-                group = random.choice((1, 4, 7, 8, 16))
-            heads_k, batch = log_uniform(random, 1, 64 // group), log_uniform(random, 1, 64)
+                group, most = random.choice((1, 4, 7, 8, 16)), 64 * 64
+            group = group if group <= most else 1
+            heads_k = log_uniform(random, 1, min(most, 64) // group)
+            batch = log_uniform(random, 1, min(most // (heads_k * group), 64))
             head_dim = padded if random.random() < 0.5 else random.randrange(smaller + 8, padded + 1, 8)
             pairs, rows = batch * heads_k * group * seqlen_q * seqlen_k, batch * heads_k * (group * seqlen_q + seqlen_k)
             if 4 * pairs * head_dim <= MOST_FLOPS and rows * head_dim * 2 <= MOST_BYTES:
