@@ -269,6 +269,23 @@ def check() -> bool:
     return fits
 
 
+def confirm(build: Path) -> None:
+    """Results of an older state are of this one where each call runs the images in the build that it ran then. What
+    was chosen says so for GPU times alone, so not for results that depend on the runtime.
+    """
+    sys.path.insert(0, str(build / "python"))
+    import same_images
+
+    for name in quoted():
+        record = results()(name)
+        if not is_older(name, record) or set(state_now(name)) != {"images"} or not same_images.tells(record):
+            continue
+        others = same_images.others(record)
+        if not others:
+            stored.store(RESULTS / f"{name}.json", record | {"state": record["state"] | state_now(name)})
+        print(f"{name}: {len(others)} of {len(record['cells'])} calls run other images", *others[:5], sep="\n    ")
+
+
 def plot_path() -> Path:
     """Of the grid that is quoted."""
     return RESULTS / f"{results().newest(GRID)}.svg"
@@ -308,6 +325,9 @@ def main() -> int:
     what.add_argument(
         "--check", action="store_true", help="say which figures are of an older state; 1 if one is hidden"
     )
+    what.add_argument(
+        "--confirm", action="store_true", help="put into this state what runs the same images in --build; needs no GPU"
+    )
     parser.add_argument(
         "--only", nargs="+", choices=[*FIGURES, *AT_HOME], default=list(FIGURES), help="figures to take"
     )
@@ -322,6 +342,9 @@ def main() -> int:
         return 0 if check() else 1
     if options.readme:
         write()
+        return 0
+    if options.confirm:
+        confirm(options.build)
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
     missing = take([name for name in (*FIGURES, *AT_HOME) if name in options.only], options)

@@ -26,7 +26,7 @@ from aotriton.rules.operators import Backend, Operator
 from aotriton.rules.savings import CERTAIN, savings
 from aotriton.rules.work import FORM, TERMS, terms
 from aotriton.tune.costmodel.fit import fit
-from aotriton.tune.costmodel.least_squares import FEWEST
+from aotriton.tune.costmodel.least_squares import FEWEST, LEAST_TIME
 from aotriton.tune.costmodel.timings import occupancy
 from aotriton.tune.costmodel.worth import with_savings
 from aotriton.tune.problem.family import tuning
@@ -592,6 +592,19 @@ def test_what_calls_need_is_certain() -> None:
     most = {("a", "all"): np.array([3.0, 3.0, 3.0, inf]), ("a", "one"): np.array([1.0, inf, inf, inf])}
     assert saved({"first": [most]}, "first") == {("a", "one"): pytest.approx(2 / 3), ("a", "all"): CERTAIN}
     assert saved({"first": [{("a", "none"): np.array([inf, inf])}]}, "first") == {}
+
+
+def test_no_image_takes_no_time() -> None:
+    """A predicted time of 0 is one that is not known, and with it its backend's: where another image of its sequences
+    accounts for all of the time, an image has the least one.
+    """
+    machine = backward()
+    sequences = star(machine, ATTN_BWD.backends[0], 1)
+    for one in sequences[0][1][1:]:
+        machine.drawn[one.name] = (0.0,) * len(TERMS)
+    models = fitted(ATTN_BWD, machine.samples(sequences, 60), machine.facts(), GPU)
+    assert len(models) == len(sequences[0][1])
+    assert all(model.coefficients[0] >= LEAST_TIME for model in models)
 
 
 def test_what_a_later_session_left_out_has_no_model() -> None:

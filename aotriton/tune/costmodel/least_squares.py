@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SWEEPS, REWEIGHTS = 160, 4  # most passes over the images of a component, and over each fit
 CONVERGED = 1e-4  # largest relative change of a predicted time in the last sweep
 LEAST_ERROR = 0.01  # a smaller error, which the clock makes, does not weigh more
+LEAST_TIME = 0.1  # µs of a launch: other images of its sequences may leave an image nothing, and 0 is no time
 FEWEST = 2 * len(TERMS)  # timings that an image needs to have a model
 
 
@@ -88,6 +89,7 @@ def models_of(
     models = []
     for key, (mine, _), values in zip(keys, blocks, coefficients, strict=True):
         spec, fitting = timings.specs[key]
+        values[0] = max(values[0], LEAST_TIME)
         models.append(
             Model(
                 arch=arch,
