@@ -181,8 +181,7 @@ def take(names: Sequence[str], options: argparse.Namespace) -> list[str]:
     deadline = time.monotonic() + 60 * options.minutes
     gpu = gpu_word() if set(names) - set(AT_HOME) else ""
     commit, missing = options.commit or fingerprints.commit(), []
-    folders = [ROOT, options.build / "python", *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+    environment = _environment(options.build)
     if {"grid", "unseen"} & set(names) and not importlib.util.find_spec("flash_attn"):
         print("FlashAttention-4 is not installed: it is no peer in this run", flush=True)
     for name in names:
@@ -270,20 +269,26 @@ def check() -> bool:
 
 
 def confirm(build: Path) -> None:
-    """Results of an older state are of this one where each call runs the images in the build that it ran then. What
-    was chosen says so for GPU times alone, so not for results that depend on the runtime.
+    """Puts results of an older state into this one where each call runs the images in the build that it ran then. That
+    says what a GPU takes, so it is for results that do not depend on the runtime.
     """
-    sys.path.insert(0, str(build / "python"))
-    import same_images
-
     for name in quoted():
         record = results()(name)
-        if not is_older(name, record) or set(state_now(name)) != {"images"} or not same_images.tells(record):
-            continue
-        others = same_images.others(record)
-        if not others:
-            stored.store(RESULTS / f"{name}.json", record | {"state": record["state"] | state_now(name)})
-        print(f"{name}: {len(others)} of {len(record['cells'])} calls run other images", *others[:5], sep="\n    ")
+        if is_older(name, record) and set(state_now(name)) == {"images"} and _has_images(record):
+            path = RESULTS / f"{name}.json"
+            print(f"{name}: ", end="", flush=True)
+            if not _ran(list(map(str, _python("same_images.py", path))), _environment(build), 600):
+                stored.store(path, record | {"state": record["state"] | state_now(name)})
+
+
+def _has_images(record: Mapping[str, Any]) -> bool:
+    """Whether a result says of each call which images it ran, as those of plain attention do."""
+    return all("images" in cell for cell in record.get("cells", [{}]))
+
+
+def _environment(build: Path) -> dict[str, str]:
+    folders = [ROOT, build / "python", *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
 
 
 def plot_path() -> Path:

@@ -1,22 +1,28 @@
-"""Whether the calls of a result run the images in this build that they ran when they were timed; needs no GPU."""
+"""Whether the calls of a result run the images in this build that they ran when they were timed; needs no GPU.
+
+python bench/same_images.py bench/results/h100-bf16.json     # exits with 1 where a call runs others
+
+It is for results of plain attention that have the images of each call.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import aotriton
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import stored
+
+import aotriton as aotriton
 
 KINDS = {"forward": "attn_fwd", "backward": "attn_bwd"}
 
 
-def tells(record: Mapping[str, Any]) -> bool:
-    """Whether the result has calls of plain attention with the images that each ran."""
-    return all("images" in cell and cell.get("direction") in KINDS for cell in record.get("cells", [{}]))
-
-
 def others(record: Mapping[str, Any]) -> list[str]:
-    """The calls of a result that ``tells`` that run other images in the build whose binding is imported."""
+    """The calls of a result that run other images in the build whose binding is imported."""
     machine = record["machine"]
     return [
         f"{cell['direction']}, {cell['batch']} × {cell['heads']} heads, {cell['seqlen']} rows, D {cell['head_dim']}"
@@ -37,3 +43,14 @@ def _chosen(product: str, multiprocessors: int, cell: Mapping[str, Any]) -> Sequ
     heads = {"heads_q": cell["heads"], "heads_k": cell.get("heads_k", cell["heads"])}
     place = {"arch": "sm_90", "product": product, "multiprocessors": multiprocessors, "dtype": "bf16"}
     return [choice["image"] for choice in aotriton.explain(KINDS[cell["direction"]], **place, **sizes, **heads)]
+
+
+def main() -> int:
+    record = stored.load(Path(sys.argv[1]))
+    found = others(record)
+    print(f"{len(found)} of {len(record['cells'])} calls run other images", *found[:5], sep="\n    ")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

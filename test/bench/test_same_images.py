@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
-import same_images  # noqa: E402
+import same_images
 
 MACHINE = {"gpu": "NVIDIA H100 80GB HBM3", "multiprocessors": "132"}
 CELL = {"direction": "backward", "batch": 2, "heads": 8, "heads_k": 4, "seqlen": 300, "head_dim": 64, "causal": True}
@@ -34,11 +34,3 @@ def test_a_call_that_runs_other_images_is_named(monkeypatch: pytest.MonkeyPatch,
     sizes = {"batch": 2, "heads_q": 8, "heads_k": 4, "seqlen_q": 300, "seqlen_k": 300, "head_dim": 64, "causal": True}
     place = {"arch": "sm_90", "product": "NVIDIA H100 80GB HBM3", "multiprocessors": 132, "dtype": "bf16"}
     assert asked == [("attn_bwd", sizes | place)] * 2
-
-
-def test_results_of_other_calls_tell_nothing() -> None:
-    """Those without images, without a direction, or without cells at all."""
-    assert same_images.tells({"cells": [CELL | {"images": []}]})
-    assert not same_images.tells({"cells": [CELL]})
-    assert not same_images.tells({"cells": [{"images": []}]})
-    assert not same_images.tells({"rows": []})

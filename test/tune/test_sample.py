@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -351,6 +352,16 @@ def test_only_the_backends_that_are_asked_for_are_timed(bench: Bench, capsys: py
     said = capsys.readouterr().err
     assert "--backend portable: only backends that serve shapes of their own are timed without the others" in said
     assert "hopper_planned" in said
+
+
+@pytest.mark.parametrize("command", [["sample", "3"], ["fit", "--arch", "sm_90"]])
+def test_what_fits_models_is_asked_for_before_anything_is_measured(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    """A run of minutes on a GPU that ends in a missing package is lost time."""
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    assert main([*command, "--database", str(bench.database)]) == 2
+    assert "scipy is missing, which fits cost models" in capsys.readouterr().err
 
 
 def test_a_shape_that_is_drawn_again_is_timed_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ over to a changed source.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Collection
 
 from aotriton.codegen.compile import ImageStore
@@ -12,7 +11,7 @@ from aotriton.rules.arch import ARCHS
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.family import families
 from aotriton.rules.kernel import Functional
-from aotriton.tune.cli.invocation import CannotBegin, Invocation, make_folder, require_triton
+from aotriton.tune.cli.invocation import CannotBegin, Invocation, make_folder, require_scipy, require_triton
 from aotriton.tune.cli.models import fit_and_compile
 from aotriton.tune.cli.origin import origin
 from aotriton.tune.dataset import carry_over as carrying
@@ -66,8 +65,8 @@ def retract(call: Invocation) -> int:
         session = database.session(options.session)
         kernels, operators = database.kernels_of([session.uuid]), database.operators_of(session.uuid)
         _check_known(kernels, operators)
-        if operators and not importlib.util.find_spec("scipy"):
-            raise CannotBegin("cost models rest on the session, and are fitted anew by scipy: pip install scipy")
+        if operators:
+            require_scipy()
         database.retract(session, options.why)
         decide_all(database, _functionals(kernels), ImageStore(), options.jobs)
         timed = [one for of in families() for one in of.operators if one.name in {name for _, name in operators}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -111,3 +112,9 @@ def require_triton() -> None:
         raise CannotBegin(
             f"Triton is {version}; measurements are tied to {TRITON_VERSION}: pip install triton=={TRITON_VERSION}"
         )
+
+
+def require_scipy() -> None:
+    """CannotBegin where what fits cost models is missing, before a GPU measures for them."""
+    if importlib.util.find_spec("scipy") is None:
+        raise CannotBegin("scipy is missing, which fits cost models: pip install 'scipy>=1.11'")

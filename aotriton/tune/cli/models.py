@@ -12,7 +12,7 @@ from aotriton.rules.database import Model, TuningDatabase
 from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Operator
 from aotriton.tune.cli.gpus import gpu_processes
-from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
+from aotriton.tune.cli.invocation import Invocation, make_folder, require_scipy, require_triton
 from aotriton.tune.coordinator.certify import shipped
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import Sampling, sample
@@ -25,6 +25,7 @@ def sample_shapes(call: Invocation) -> int:
     options = call.options
     make_folder(options.database)
     require_triton()
+    require_scipy()
     own_shapes = {one.name for operator in call.operators for one in operator.backends if one.own_shapes}
     if others := sorted(set(options.backend or ()) - own_shapes):
         call.parser.error(
@@ -65,6 +66,7 @@ def _asked(operator: Operator, arch: str, wish: Wish) -> Iterator[Functional]:
 def fit(call: Invocation) -> int:
     make_folder(call.options.database)
     require_triton()
+    require_scipy()
     arch = call.arch_without_gpu(ARCHS[0].arch)
     with TuningDatabase(call.options.database) as database:
         fit_and_compile(database, call.family.operators, arch, call.options.jobs)
@@ -76,6 +78,7 @@ def predict_all(call: Invocation) -> int:
 
     make_folder(call.options.database)
     require_triton()
+    require_scipy()
     arch = call.arch_without_gpu(STATIC[0])
     with TuningDatabase(call.options.database) as database:
         operators, store = call.family.operators, ImageStore()
