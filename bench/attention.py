@@ -200,7 +200,7 @@ def rows_of(
     parser.add_argument("--rounds", type=int, default=rounds, help="timings of each call (default: %(default)s)")
     options = parser.parse_args()
     if options.source:
-        print(table(json.loads(options.source.read_text())))
+        print(table(stored.load(options.source)))
         return
     record = {"machine": machine(), "rows": list(measure(options.rounds)), "gpu": gpu_state()}
     print(table(record))
@@ -342,7 +342,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, seqlen 2048 alone")
     options = parser.parse_args()
     if options.given:
-        record = json.loads(options.given.read_text())
+        record = stored.load(options.given)
     else:
         import torch
 

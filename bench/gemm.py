@@ -19,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import stored
 from attention import gpu_state, machine, race
 from contenders import LIBRARY
 from cublas import CublasLt
@@ -241,7 +242,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of the final race (default: %(default)s)")
     options = parser.parse_args()
     if options.given:
-        record = json.loads(options.given.read_text())
+        record = stored.load(options.given)
     else:
         import torch
 

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import stored
 from attention import OPERATORS, compare, gpu_state, machine, race
 from contenders import CUDNN, FA2, LIBRARY, contenders
 
@@ -311,7 +312,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
     if options.given:
-        print(table(json.loads(options.given.read_text())))
+        print(table(stored.load(options.given)))
         return
     if not options.library:
         parser.error("--json needs --library")

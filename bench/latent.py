@@ -24,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import stored
 from attention import gpu_state, machine, race
 from contenders import LIBRARY, with_workspace
 from decode import copy_bandwidth
@@ -224,7 +225,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="timings of each call (default: %(default)s)")
     options = parser.parse_args()
     if options.source:
-        print(table(json.loads(options.source.read_text())))
+        print(table(stored.load(options.source)))
         return
     import torch
 

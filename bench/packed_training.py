@@ -22,6 +22,7 @@ from random import Random
 from typing import Any
 
 import pytorch  # bench/pytorch.py
+import stored
 import torch
 from losses import apart, at_the_end, between_seeds, numbers
 from pytorch import FA2, TORCH, Block, Gpt, Selects, Sizes, Training
@@ -342,7 +343,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help=f"of a step (default {GPT.seqlen})")
     options = parser.parse_args()
     if options.given:
-        print(table(json.loads(options.given.read_text())))
+        print(table(stored.load(options.given)))
         return
     device = pytorch.device_of(options.toy)
     if options.toy:

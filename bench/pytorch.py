@@ -23,6 +23,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import stored
 import torch
 from losses import apart
 from torch.nn.attention import SDPBackend, activate_flash_attention_impl, restore_flash_attention_impl, sdpa_kernel
@@ -420,7 +421,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="of weights and data, that are trained from (default 3)")
     options = parser.parse_args()
     if options.given:
-        print(table(json.loads(options.given.read_text())))
+        print(table(stored.load(options.given)))
         return
     device = device_of(options.toy)
     parts = options.only or ["host", "train", "prefill"]

@@ -36,6 +36,7 @@ from zlib import crc32
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import stored
 from recording import Config, Recording, load
 
 from aotriton.codegen.compile import ImageStore
@@ -480,7 +481,7 @@ def main() -> int:
     if options.serve:
         asyncio.run(serve(*json.loads(options.serve)))
     elif options.table:
-        print(table(json.loads(options.table.read_text())))
+        print(table(stored.load(options.table)))
     else:
         print(table(measured(options)))
     return 0

@@ -1,4 +1,4 @@
-"""Results as files: JSON, and compressed where that is long: ``h100-bf16.json``, ``h100-bf16-unseen.json.xz``."""
+"""Results as files: JSON, and compressed where that is long: ``h100-pages.json``, ``h100-bf16.json.xz``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-MOST_INDENTED = 10_000  # characters of a result; in longer ones spaces would be a third of the file
-MOST_PLAIN = 65_536  # characters
+MOST_PLAIN = 10_000  # characters: what is longer with spaces has none, and what is longer without them is compressed
 # Settings of matplotlib, with which a plot is small, and the same whenever it is drawn from the same result.
 PLOT = {"svg.hashsalt": "aotriton", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
 
@@ -36,7 +35,7 @@ def load(path: Path) -> Any:
 def store(path: Path, record: Mapping[str, Any]) -> None:
     """Writes a result to the path, or compressed to the file beside it, and removes what the other one has."""
     text = json.dumps(record, indent=1)
-    if len(text) > MOST_INDENTED:
+    if len(text) > MOST_PLAIN:
         text = json.dumps(record, separators=(",", ":"))
     packed = path.with_name(f"{path.name}.xz")
     if len(text) > MOST_PLAIN:
