@@ -69,7 +69,7 @@ def _python(program: str, *more: object) -> list[object]:
 
 # In this order: what takes long is last, but for the two that FlashAttention-4 has to be installed for.
 FIGURES = {
-    "grid": Figure("bf16", 60, lambda run: _python("attention.py", "--json", run.out)),
+    "grid": Figure("bf16", 75, lambda run: _python("attention.py", "--json", run.out)),
     "unseen": Figure(
         "bf16-unseen", 60,
         lambda run: _python(
@@ -97,7 +97,7 @@ FIGURES = {
     "band": Figure("band", 60, lambda run: _python("band.py", "--json", run.out), plain=False),
     "features": Figure("features", 60, lambda run: _python("features.py", "--json", run.out), plain=False),
     "decode": Figure(
-        "decode", 40, lambda run: _python("decode.py", "--json", run.out, "--seed", run.seed), FORWARD, plain=False
+        "decode", 100, lambda run: _python("decode.py", "--json", run.out, "--seed", run.seed), FORWARD, plain=False
     ),
     "pages": Figure("pages", 20, lambda run: _python("pages.py", "--json", run.out), FORWARD, plain=False),
     "invariant": Figure("invariant", 15, lambda run: _python("invariant.py", "--json", run.out), FORWARD, plain=False),
