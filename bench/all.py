@@ -82,7 +82,7 @@ FIGURES = {
         "new-shape", 10, lambda run: [run.build / "bench-new-shape", "--json", run.out], runtime="library"
     ),
     "latency": Figure(
-        "latency", 30,
+        "latency", 45,
         lambda run: _python("latency.py", "--json", run.out, "--library", run.build / "bench-latency.so"),
         FORWARD, "library",
     ),
