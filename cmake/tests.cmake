@@ -162,7 +162,11 @@ foreach(source IN LISTS python_tests)
     SKIP_RETURN_CODE 5 # pytest's for a file whose every test is skipped
     FIXTURES_REQUIRED installed
     ENVIRONMENT "AOTRITON_BUILD=${PROJECT_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1")
-  if(name MATCHES "^test_torch")
+  set(needs_torch "")
+  if(NOT IS_DIRECTORY "${source}")
+    file(STRINGS "${source}" needs_torch REGEX "importorskip\\(\"torch\"")
+  endif()
+  if(name MATCHES "^test_torch" OR needs_torch)
     set_tests_properties(py.${name} PROPERTIES LABELS torch FIXTURES_REQUIRED "")  # the preset torch installs nothing
   endif()
 endforeach()

@@ -14,7 +14,7 @@ from aotriton.rules.family import family
 from aotriton.rules.flash.backward import ATTN_BWD_DSINKS
 from aotriton.rules.flash.forward import OPERATOR as FORWARD
 from aotriton.rules.flash.planned import PLANNED
-from aotriton.rules.flash.split import ATTN_FWD_COMBINE
+from aotriton.rules.flash.split import ATTN_FWD_COMBINE, KEYS, Keys
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
 from aotriton.tune.flash.plan import combine_tiles
@@ -30,8 +30,11 @@ OFF = {"softcap", "dropout", "batch_invariant"}
 MEASURED = [kernel for kernel in family("flash").kernels if kernel.timed and kernel is not ATTN_BWD_DSINKS]
 
 
-def attention(dtype: str = "bfloat16", causal: bool = False, truth: str = "float32") -> Attention:
-    return Attention(2, 6, 192, 192, 64, causal, getattr(torch, dtype), "cpu", getattr(torch, truth), 132)
+def attention(
+    dtype: str = "bfloat16", causal: bool = False, truth: str = "float32", keys: Keys = Keys.rows
+) -> Attention:
+    kinds = getattr(torch, dtype), "cpu", getattr(torch, truth)
+    return Attention(2, 6, 192, 192, 64, causal, *kinds, 132, keys=keys)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -175,7 +178,7 @@ def test_a_plan_is_checked() -> None:
     plan = PLANNED.kernels[0]
     data, results = planned(plan)
     assert wrongs(data, plan, results) == ["it has -1 items and -1 split tiles, for which there is no room"]
-    count, split, _ = data.tensors["counts"].tolist()
+    count, split, *_ = data.tensors["counts"].tolist()
     results["items"][:count], results["split_tiles"][:split] = data.tensors["items"], data.tensors["split_tiles"]
     results["counts"].copy_(data.tensors["counts"])
     assert split > 0
@@ -290,6 +293,8 @@ def test_what_kernels_read_is_there() -> None:
         assert {scalar.name for scalar in operator.scalars} - CHECKED - OFF <= set(data.scalars)
         assert {scalar.default for scalar in operator.scalars if scalar.name in OFF} == {0}
     for kernel in MEASURED:
+        held = next((choice.values for choice in kernel.choices if choice.name == KEYS.name), (Keys.rows,))
+        data = attention(keys=Keys(held[0]))  # rows, but of a kernel that has none
         for argument in kernel.arguments:
             if not isinstance(argument, Tensor) or argument.levels or argument.operand.optional:
                 continue
