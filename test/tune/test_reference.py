@@ -294,7 +294,7 @@ def test_what_kernels_read_is_there() -> None:
         assert {scalar.default for scalar in operator.scalars if scalar.name in OFF} == {0}
     for kernel in MEASURED:
         held = next((choice.values for choice in kernel.choices if choice.name == KEYS.name), (Keys.rows,))
-        data = attention(keys=Keys(held[0]))  # rows, but of a kernel that has none
+        data = attention(keys=Keys(int(held[0])))  # rows, but of a kernel that has none
         for argument in kernel.arguments:
             if not isinstance(argument, Tensor) or argument.levels or argument.operand.optional:
                 continue
