@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import stored
 
-import aotriton as aotriton
+import aotriton
 
 KINDS = {"forward": "attn_fwd", "backward": "attn_bwd"}
 
@@ -37,12 +37,11 @@ def _images(cell: Mapping[str, Any]) -> list[str]:
 
 
 def _chosen(product: str, multiprocessors: int, cell: Mapping[str, Any]) -> Sequence[str]:
-    sizes = {name: cell[name] for name in ("batch", "head_dim", "causal")} | dict.fromkeys(
-        ("seqlen_q", "seqlen_k"), cell["seqlen"]
-    )
-    heads = {"heads_q": cell["heads"], "heads_k": cell.get("heads_k", cell["heads"])}
     place = {"arch": "sm_90", "product": product, "multiprocessors": multiprocessors, "dtype": "bf16"}
-    return [choice["image"] for choice in aotriton.explain(KINDS[cell["direction"]], **place, **sizes, **heads)]
+    call = {name: cell[name] for name in ("batch", "head_dim", "causal")}
+    call |= {"seqlen_q": cell["seqlen"], "seqlen_k": cell["seqlen"]}
+    call |= {"heads_q": cell["heads"], "heads_k": cell.get("heads_k", cell["heads"])}
+    return [choice["image"] for choice in aotriton.explain(KINDS[cell["direction"]], **place, **call)]
 
 
 def main() -> int:

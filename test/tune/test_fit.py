@@ -26,8 +26,8 @@ from aotriton.rules.operators import Backend, Operator
 from aotriton.rules.savings import CERTAIN, savings
 from aotriton.rules.work import FORM, TERMS, terms
 from aotriton.tune.costmodel.fit import fit
-from aotriton.tune.costmodel.least_squares import FEWEST, LEAST_TIME
-from aotriton.tune.costmodel.timings import occupancy
+from aotriton.tune.costmodel.least_squares import FEWEST, LEAST_TIME, models_of
+from aotriton.tune.costmodel.timings import Observation, Timings, occupancy
 from aotriton.tune.costmodel.worth import with_savings
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import scalars_of
@@ -595,16 +595,24 @@ def test_what_calls_need_is_certain() -> None:
 
 
 def test_no_image_takes_no_time() -> None:
-    """A predicted time of 0 is one that is not known, and with it its backend's: where another image of its sequences
-    accounts for all of the time, an image has the least one.
+    """A predicted time of 0 is one that is not known, and with it its backend's. Where a sequence takes no longer than
+    one of its images, another has the least time.
     """
-    machine = backward()
-    sequences = star(machine, ATTN_BWD.backends[0], 1)
-    for one in sequences[0][1][1:]:
-        machine.drawn[one.name] = (0.0,) * len(TERMS)
-    models = fitted(ATTN_BWD, machine.samples(sequences, 60), machine.facts(), GPU)
-    assert len(models) == len(sequences[0][1])
-    assert all(model.coefficients[0] >= LEAST_TIME for model in models)
+    machine, timings = backward(), Timings(GPU)
+    large, small = (machine.image(kernel) for kernel in ATTN_BWD.backends[0].timed_kernels[1:])
+    own = tuning("flash")
+    random = Random(0)
+    for _ in range(FEWEST):
+        shape = dict(own.draw(machine.functional, random))
+        call = timings.add_call(str(machine.functional), shape, scalars_of(machine.functional, shape))
+        parts = [
+            (key, timings.row(key, call))
+            for key in (timings.add_image(one, (one.config, *FACTS)) for one in (large, small))
+        ]
+        time = machine.takes(large, shape)
+        timings.observations += [Observation((parts[0],), time), Observation(tuple(parts), 0.8 * time)]
+    of_image = {model.image: model for model in models_of(timings.observations, timings, ATTN_BWD, "sm_90", PRODUCT)}
+    assert of_image[small.name].coefficients == (LEAST_TIME, *(0.0,) * (len(TERMS) - 1))
 
 
 def test_what_a_later_session_left_out_has_no_model() -> None:

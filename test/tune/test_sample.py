@@ -178,6 +178,16 @@ def test_what_is_timed_is_what_is_measured() -> None:
     assert {one.addressing for one in sampled(ATTN_BWD, "gfx942")} == {"offset32"}
 
 
+def test_many_calls_are_of_one_wave() -> None:
+    """As a batch of 1 with few heads is, also of long sequences, where the longest program counts and no round does."""
+    lead = ATTN_BWD.lead.functional("sm_90", T="bf16", BLOCK_DMODEL=128, CAUSAL=True, ADDRESSING="descriptor")
+    random = Random(0)
+    drawn = [dict(tuning("flash").draw(lead, random)) for _ in range(400)]
+    long = [one for one in drawn if one["seqlen_q"] >= 2048]
+    alone = [one for one in long if one["batch"] * one["heads_q"] * one["seqlen_q"] <= 16384]
+    assert len(long) / 3 < len(alone) < len(long)
+
+
 @dataclass
 class Bench:
     """A database where some images of one functional are measured, and a stand-in GPU that is told what to do."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from aotriton.rules.database.rows import Model
 from aotriton.rules.kernel import Functional, KernelDescription
@@ -12,6 +13,9 @@ from aotriton.rules.savings import Image, Ways, savings
 from aotriton.tune.costmodel.fit import Fitted
 from aotriton.tune.costmodel.timings import ImageKey, Timings
 from aotriton.tune.problem.problems import is_served
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def with_savings(fitted: Sequence[Fitted], operator: Operator, arch: str) -> list[Model]:
@@ -52,7 +56,7 @@ def _ways(
     lead: Functional,
     backends: Mapping[str, Sequence[set[ImageKey]]],
     timings: Timings,
-    coefficients: Mapping[ImageKey, object],
+    coefficients: Mapping[ImageKey, np.ndarray],
 ) -> Ways:
     """The predicted times of the images that serve the call, whether they or others were timed there: images come and
     go, and calls on which only others were timed do not make one worth less.

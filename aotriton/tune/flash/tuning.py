@@ -54,6 +54,7 @@ SPLIT_KEYS = {64: (2048, 8192), 512: (8192,)}  # the bins of keys, by that of qu
 
 LONGEST = 16384  # of what is drawn; a call beyond has as much to do for each of its rows
 LONGEST_DECODED = 131072
+MOST_HEADS = 64 * 64  # of all of a batch
 MOST_FLOPS, MOST_BYTES = 3e12, 2e9  # of what is drawn: the forward's, some 6 ms of an H200, and its four tensors'
 
 
@@ -171,14 +172,14 @@ class FlashTuning:
             if not functional.get("CAUSAL", False) and random.random() < 0.4:
                 seqlen_k = log_uniform(random, 16, LONGEST)
             group = random.choice((1, 1, 2, 4, 8))
-            most = LONGEST // seqlen_q if random.random() < 0.5 else 64 * 64
+            most_heads = LONGEST // seqlen_q if random.random() < 0.5 else MOST_HEADS
             if _may_split(functional) and random.random() < 0.6:
                 seqlen_q = 1 if random.random() < 0.5 else log_uniform(random, 2, 256)
                 seqlen_k = log_uniform(random, 256, LONGEST_DECODED)
-                group, most = random.choice((1, 4, 7, 8, 16)), 64 * 64
-            group = group if group <= most else 1
-            heads_k = log_uniform(random, 1, min(most, 64) // group)
-            batch = log_uniform(random, 1, min(most // (heads_k * group), 64))
+                group, most_heads = random.choice((1, 4, 7, 8, 16)), MOST_HEADS
+            group = group if group <= most_heads else 1
+            heads_k = log_uniform(random, 1, min(most_heads, 64) // group)
+            batch = log_uniform(random, 1, min(most_heads // (heads_k * group), 64))
             head_dim = padded if random.random() < 0.5 else random.randrange(smaller + 8, padded + 1, 8)
             pairs, rows = batch * heads_k * group * seqlen_q * seqlen_k, batch * heads_k * (group * seqlen_q + seqlen_k)
             if 4 * pairs * head_dim <= MOST_FLOPS and rows * head_dim * 2 <= MOST_BYTES:
