@@ -12,6 +12,7 @@ import importlib.metadata
 import itertools
 import json
 import math
+import os
 import platform
 import statistics
 import subprocess
@@ -215,7 +216,8 @@ def gpu_state() -> dict[str, str]:
 
 
 def _nvidia_smi(*fields: str) -> list[str]:
-    command = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+    ours = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    command = ["nvidia-smi", f"--id={ours}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
