@@ -31,13 +31,15 @@ NUMBERS["fp8e4b8"][0x7F] = 240.0
 
 
 def encode(dtype: str, values: np.ndarray) -> np.ndarray:
-    """The codes of the nearest numbers."""
+    """The codes of the nearest numbers; minus zero keeps its sign where the type has it."""
     numbers = NUMBERS[dtype]
     order = np.argsort(numbers)[: np.isfinite(numbers).sum()]
     ascending = numbers[order]
     place = np.clip(np.searchsorted(ascending, values), 1, len(order) - 1)
     lower = values - ascending[place - 1] <= ascending[place] - values
-    return np.where(np.isnan(values), NO_NUMBER[dtype], order[place - lower]).astype(np.uint8)
+    codes = np.where(np.isnan(values), NO_NUMBER[dtype], order[place - lower])
+    zero = np.where(np.signbit(values) & (numbers[128] == 0), 128, 0)
+    return np.where(numbers[codes] == 0, zero, codes).astype(np.uint8)
 
 
 def types_of(values: Mapping[str, Any]) -> set[str]:

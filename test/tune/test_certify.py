@@ -14,6 +14,7 @@ from test_tune import WIDE, Project, project
 
 from aotriton.codegen.compile import ImageStore, named_request
 from aotriton.rules.database import Certificate, TuningDatabase
+from aotriton.rules.family import family
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.flash.invariant import INVARIANT
 from aotriton.rules.flash.planned import ATTN_FWD_HOPPER_PLANNED
@@ -22,6 +23,7 @@ from aotriton.rules.gemm.operator import GEMM_HOPPER_SPLIT
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.coordinator.certify import Certified, certify, problem_of
 from aotriton.tune.coordinator.progress import Progress
+from aotriton.tune.flash.tuning import FlashTuning
 from aotriton.tune.problem.candidates import configs, ruled_out
 from aotriton.tune.problem.problems import Wish, problems_of
 from aotriton.tune.workers.gpu_process import GpuProcess
@@ -117,6 +119,8 @@ def test_an_image_is_checked_on_a_problem_of_its_own_functional() -> None:
         "sm_90", T="fp16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="descriptor", KEYS=Keys.pages
     )
     assert problem_of(configs(pages)[0], 132) is not None
+    planned = next(one for one in ATTN_FWD_HOPPER_PLANNED.functionals("sm_90") if one["KEYS"] == Keys.pages)
+    assert problem_of(configs(planned)[0], 132) is not None
 
 
 def test_an_image_is_checked_where_no_restriction_rules_it_out() -> None:
@@ -129,12 +133,16 @@ def test_an_image_is_checked_where_no_restriction_rules_it_out() -> None:
         assert problem in allowed or not allowed
 
 
-def test_some_images_have_no_problem() -> None:
-    """Those of kernels that are not timed, and of functionals that the tuner has no data for."""
-    untimed = next(INVARIANT.kernels[0].functionals("sm_90"))
-    pages = next(one for one in ATTN_FWD_HOPPER_PLANNED.functionals("sm_90") if one["KEYS"] == Keys.pages)
-    for functional in (untimed, pages):
-        assert problem_of(ImageSpec(functional, (), ()), 132) is None
+def test_images_that_are_not_timed_have_a_problem_where_the_family_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has one, in a cell of its kernel; where a family names no such kernels, none has."""
+    for kernel in (one for one in family("flash").kernels if not one.timed):
+        for functional in kernel.functionals("sm_90"):
+            problem = problem_of(ImageSpec(functional, (), ()), 132)
+            assert problem is not None
+            assert problem.cell in kernel.cells()
+            assert problem.named.problem == problem, "a worker is sent its name"
+    monkeypatch.delattr(FlashTuning, "untimed")
+    assert problem_of(ImageSpec(next(INVARIANT.kernels[0].functionals("sm_90")), (), ()), 132) is None
 
 
 def test_the_command_checks_what_ships_and_was_not_measured(project: Project) -> None:

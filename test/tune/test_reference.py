@@ -112,7 +112,7 @@ def test_one_bad_row_of_many_is_found() -> None:
 
 
 def test_the_gradient_of_sinks_is_not_measured() -> None:
-    """It has one config only, and there is no problem of it."""
+    """It has one config only, and no run has a problem of it."""
     for arch in ATTN_BWD_DSINKS.archs:
         (functional,) = ATTN_BWD_DSINKS.functionals(arch)
         vendor = functional.arch_spec.vendor
@@ -154,9 +154,9 @@ def test_every_result_of_every_kernel_is_checked(kernel: KernelDescription) -> N
         assert data.check(kernel, argument, {}, {**results, name: wrong}).wrong is not None
 
 
-def planned(kernel: KernelDescription) -> tuple[Attention, dict[str, torch.Tensor]]:
+def planned(kernel: KernelDescription, keys: Keys = Keys.rows) -> tuple[Attention, dict[str, torch.Tensor]]:
     """A problem with split tiles, and what a kernel of the planned forward finds in the place of its results."""
-    data = Attention(2, 3, 200, 700, 32, False, torch.bfloat16, "cpu", torch.float32, 24)
+    data = Attention(2, 3, 200, 704, 32, False, torch.bfloat16, "cpu", torch.float32, 24, keys=keys)
     results = {}
     for argument in results_of(kernel):
         tensor, fill = data.result(kernel, argument, {})
@@ -193,17 +193,19 @@ def test_a_plan_is_checked() -> None:
         assert len(wrongs(data, plan, broken)) == 1, change
 
 
-def test_parts_of_a_plan_are_checked() -> None:
+@pytest.mark.parametrize("keys", [Keys.rows, Keys.pages])
+def test_parts_of_a_plan_are_checked(keys: Keys) -> None:
     """What the main kernel leaves in Out and in parts, and what the last kernel makes of these: as they should be, or
     wrong in one part, or written in a tile that is not the kernel's.
     """
     _, main, last = PLANNED.kernels
-    data, results = planned(main)
+    data, results = planned(main, keys)
+    assert {"items", "counts", "block_table"} <= set(data.tensors) or not keys
     logits = (data.q.float() @ data.k.float().mT) * data.sm_scale
     for batch, head, position, first, behind, place, *_ in data.tensors["items"].tolist():
         rows = slice(position, min(position + 128, 200))
-        own = logits[batch, head, rows, max(first, 0) : min(behind, 700)]
-        out = own.softmax(-1) @ data.v[batch, head, max(first, 0) : min(behind, 700)].float()
+        own = logits[batch, head, rows, max(first, 0) : min(behind, 704)]
+        out = own.softmax(-1) @ data.v[batch, head, max(first, 0) : min(behind, 704)].float()
         if place < 0:
             results["out"][batch, head, rows], results["logsumexp"][batch, head, rows] = out, own.logsumexp(-1)
         else:

@@ -15,7 +15,7 @@ import torch
 from aotriton.rules.flash.fp8 import ATTN_FWD_HOPPER_FP8, ATTN_FWD_TURN, GROUP, TURNED
 from aotriton.rules.flash.split import ATTN_FWD_DECODE, ATTN_FWD_SPLIT, OF_8_BITS, OF_PAGES, Keys
 from aotriton.rules.kernel import KernelDescription, Tensor
-from aotriton.tune.flash.reference import PARTIAL, Attention
+from aotriton.tune.flash.reference import PARTIAL, PARTS_OF_PLAN, PLAN, Attention
 from aotriton.tune.flash.stored_keys import PAGE, narrow, turned
 from aotriton.tune.problem.accuracy import Check
 from aotriton.tune.problem.family import results_of
@@ -61,6 +61,7 @@ def test_the_truth_is_of_what_a_kernel_is_given(keys: Keys) -> None:
         *(f"{name}_descale" for name in narrow(keys)),
         *((TURNED.name,) if keys == Keys.q_fp8e4nv else ()),
         *(("block_table", "seqused_k") if keys in OF_PAGES else ()),
+        *((*PLAN, *PARTS_OF_PLAN) if keys == Keys.pages else ()),  # of the planned forward
     }
     if of_8_bits:
         scales = torch.stack([data.tensors[f"{name}_descale"] for name in narrow(keys)])

@@ -58,9 +58,10 @@ def problem_of(spec: ImageSpec, multiprocessors: int) -> Problem | None:
     In a small one a loop would have one step only, and a large one takes the reference long.
     """
     functional = spec.functional
-    if not functional.kernel.timed:
+    kernel = functional.kernel
+    if not kernel.timed and kernel.name not in getattr(tuning(kernel.family), "untimed", ()):
         return None
-    choices = zip(functional.kernel.choices, functional.values, strict=True)
+    choices = zip(kernel.choices, functional.values, strict=True)
     wish = Wish({choice.name: (value,) for choice, value in choices})
     found = sorted(problems_of(functional, multiprocessors, wish), key=lambda one: (prod(one.sizes.values()), one.cell))
     found = [one for one in found if not ruled_out(spec, one.keys)] or found

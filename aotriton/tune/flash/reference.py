@@ -13,15 +13,20 @@ from typing import TYPE_CHECKING
 
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import operator_of
+from aotriton.rules.flash.append import KV_APPEND
+from aotriton.rules.flash.backward import ATTN_BWD_DSINKS
 from aotriton.rules.flash.common import BANDED, PLAIN
 from aotriton.rules.flash.fp8 import TURNED
+from aotriton.rules.flash.invariant import INVARIANT
 from aotriton.rules.flash.planned import PLANNED, TILE_ROWS
 from aotriton.rules.flash.split import SPLIT, Keys
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.rules.operators import Backend, derived_sizes
 from aotriton.tune.flash import stored_keys
+from aotriton.tune.flash.append import Append
 from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
 from aotriton.tune.flash.plan import Plan, combine_tiles, plan_of, wrong_with
+from aotriton.tune.flash.sinks import Sinks
 from aotriton.tune.flash.split import ROWS, in_halves, sums, with_tiles
 from aotriton.tune.problem.accuracy import Check, Expected
 from aotriton.tune.problem.dtypes import torch_dtype
@@ -50,6 +55,9 @@ FP32_FLOOR = 1e-4
 # And this much where scores are products of 8 bits, of which Hopper keeps 14 bits of a sum.
 FP8_FLOOR = 1e-3
 
+# The data of kernels whose results are not those of attention, but are made before or behind it.
+OTHERS: dict[KernelDescription, type[Append | Sinks]] = {KV_APPEND: Append, ATTN_BWD_DSINKS: Sinks}
+
 Head = tuple[int, int]
 
 
@@ -65,7 +73,8 @@ class Attention:
     stand for times the scale of their head, of which an ordinary implementation rounds none; but it rounds weights to
     8 bits where q has them.
     ``multiprocessors`` says how persistent kernels split tiles. ``band``: row i sees keys from i + its begin to i + its
-    end, of which there must be one.
+    end, of which there must be one. ``head_dim_v``: where it is given, values are so many of the keys' first columns.
+    ``backend``: the one that splits the keys.
     """
 
     batch: int
@@ -81,6 +90,8 @@ class Attention:
     seed: int = 0
     band: tuple[int, int] | None = None
     keys: Keys = Keys.rows
+    head_dim_v: int = 0
+    backend: Backend = SPLIT
     _scales: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False)
     _results: dict[str, dict[Head, Expected]] = field(default_factory=dict, init=False, repr=False)
 
@@ -100,7 +111,10 @@ class Attention:
         self.q = q if "q" in self._scales else q.to(self.dtype)
         self.k, self.v = (self._held(name, normal(self.seqlen_k)) for name in "kv")
         self.k, self.v = (x if name in self._scales else x.to(self.dtype) for name, x in (("k", self.k), ("v", self.v)))
-        self.dout = normal(self.seqlen_q).to(self.dtype)
+        self.head_dim_v = self.head_dim_v or self.head_dim
+        if self._latent:
+            self.v = self.k[..., : self.head_dim_v]
+        self.dout = normal(self.seqlen_q)[..., : self.head_dim_v].to(self.dtype).contiguous()
         self.out = torch.empty_like(self.dout)
         self.lse = torch.empty(self.q.shape[:3], dtype=torch.float32, device=self.device)
         self.delta = torch.empty_like(self.lse)
@@ -113,6 +127,11 @@ class Attention:
                 self.lse[b, h] = lse
                 self.out[b, h] = out
                 self.delta[b, h] = (self._high(self.out, (b, h)) * self._high(self.dout, (b, h))).sum(-1)
+
+    @property
+    def _latent(self) -> bool:
+        """Whether values are columns of the keys."""
+        return self.head_dim_v != self.head_dim
 
     def _held(self, name: str, numbers: torch.Tensor) -> torch.Tensor:
         """q, k or v as kernels read it, but for its type of 16 or 32 bits, and its pages."""
@@ -129,7 +148,7 @@ class Attention:
     @cached_property
     def _cache(self) -> dict[str, torch.Tensor]:
         """What kernels of levels of ``keys`` read."""
-        rows = {"k": self.k, "v": self.v}
+        rows = {"k": self.k} if self._latent else {"k": self.k, "v": self.v}
         turned = {TURNED.name: stored_keys.turned(self.v)} if self.keys == Keys.q_fp8e4nv else {}
         return {"q": self.q, **turned, **stored_keys.stored(rows, self._scales, self.keys, self.seed)}
 
@@ -181,7 +200,7 @@ class Attention:
         """
         import torch
 
-        rows = torch.empty(self._derived(SPLIT)["partial_splits"], self.lse.numel(), self.head_dim)
+        rows = torch.empty(self._derived(self.backend)["partial_splits"], self.lse.numel(), self.head_dim_v)
         partial = self._any_sum(rows, 5)
         lse = self._any_sum(rows[..., 0], 6) * PEAK
         unseen = self._any_sum(rows[..., 0], 7) > EIGHTH
@@ -218,7 +237,7 @@ class Attention:
         """The sizes that a backend derives."""
         sizes = {"batch": self.batch, "heads_q": self.heads, "heads_k": self.heads}
         sizes |= {"seqlen_q": self.seqlen_q, "seqlen_k": self.seqlen_k}
-        sizes |= {"head_dim": self.head_dim, "head_dim_v": self.head_dim}
+        sizes |= {"head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
         scalars = {name: int(value) for name, value in self.scalars.items() if name != "sm_scale"}
         return sizes | derived_sizes(backend, Environment(sizes, scalars, multiprocessors=self.multiprocessors))
 
@@ -246,8 +265,10 @@ class Attention:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """What kernels read."""
+        if self.backend is not SPLIT:
+            return self._cache | dict(zip(PARTIALS, self._partials, strict=True))
         if self.keys:
-            return self._cache
+            return self._cache | (self._planned if self.keys == Keys.pages else {})
         return {
             "q": self.q,
             "k": self.k,
@@ -263,22 +284,27 @@ class Attention:
             "split_of": self._portions[1],
             PARTIAL: self._partials[0],
             PARTIAL_LSE: self._partials[1],
-            "items": self._plan.items,
-            "split_tiles": self._plan.split_tiles,
-            "counts": self._plan.counts,
-            **self._parts,
+            **self._planned,
         }
+
+    @property
+    def _planned(self) -> dict[str, torch.Tensor]:
+        """What kernels of the planned forward hand to each other."""
+        plan = self._plan
+        return dict(zip(PLAN, (plan.items, plan.split_tiles, plan.counts), strict=True)) | self._parts
 
     @property
     def scalars(self) -> dict[str, float]:
         begin, end = self.band or (0, 0)
         level = BANDED if self.band else PLAIN
-        if self.keys:
+        asked = {"sm_scale": self.sm_scale, **({"batch_invariant": 1} if self.backend is INVARIANT else {})}
+        if self.keys or self._latent:
             sizes = {"seqlen_q": self.seqlen_q, "seqlen_k": self.seqlen_k}
-            return {"sm_scale": self.sm_scale, **stored_keys.scalars(self.keys, sizes, self.causal)}
+            sizes |= {"head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
+            return {**asked, **stored_keys.scalars(self.keys, sizes, self.causal)}
         lengths = {"longest_q": self.seqlen_q, "longest_k": self.seqlen_k, "packed_sequences": 1}
         band = {"causal": self.causal, "level": level, "lo": begin, "hi": end, "features": 0}
-        return {"sm_scale": self.sm_scale, **band, **lengths}
+        return {**asked, **band, **lengths}
 
     @property
     def sizes(self) -> dict[str, int]:

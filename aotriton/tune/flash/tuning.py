@@ -21,7 +21,7 @@ from aotriton.rules.flash.split import (
     OF_PAGES,
 )
 from aotriton.rules.kernel import Functional
-from aotriton.tune.flash import estimate, stored_keys
+from aotriton.tune.flash import estimate, stored_keys, untimed
 from aotriton.tune.problem.compute_unit import Candidate
 from aotriton.tune.problem.dtypes import torch_dtype
 from aotriton.tune.problem.family import Data, Inputs
@@ -63,9 +63,12 @@ class FlashTuning:
 
     shape_options = ("batch", "heads")
     guessed = tuple(one.arch for one in ARCHS)
+    untimed = frozenset(kernel.name for kernel in untimed.SIZES)
 
     def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
         keys = keys_of(functional, cell)
+        if functional.kernel in untimed.SIZES:
+            return untimed.is_in(functional, keys, self.sizes(untimed.sizes_of(functional)))
         seqlen_q = keys["max_seqlen_q"]
         diagonal = seqlen_q == keys.get("max_seqlen_k", seqlen_q)
         if functional.get("CAUSAL", False) and not diagonal:
@@ -81,6 +84,8 @@ class FlashTuning:
 
     def shape(self, functional: Functional, cell: Cell, multiprocessors: int, wish: Wish) -> Shape | None:
         """A shape in the middle of the cell's bin, queries and keys with the same number of heads."""
+        if functional.kernel in untimed.SIZES:
+            return shape_of(**untimed.sizes_of(functional))
         keys, side = keys_of(functional, cell), tiled_side(functional.kernel)
         seqlen_q = keys["max_seqlen_q"]
         seqlen_k = keys.get("max_seqlen_k", seqlen_q)
@@ -101,7 +106,8 @@ class FlashTuning:
 
     def sizes(self, shape: Mapping[str, int]) -> dict[str, int]:
         heads = {f"heads_{side}": shape["heads"] for side in "qk"} if "heads" in shape else {}
-        return {"head_dim_v": shape["head_dim"], **shape, **heads}  # values of another head dim are not measured
+        of_values = {"head_dim_v": shape["head_dim"]} if "head_dim" in shape else {}
+        return {**of_values, **shape, **heads}  # values of another head dim are not measured
 
     def rank(self, problem: Problem) -> tuple[object, ...]:
         functional, keys = problem.functional, problem.keys
@@ -121,37 +127,47 @@ class FlashTuning:
 
     def data_key(self, problem: Problem) -> tuple[object, ...]:
         functional, keys = problem.functional, stored_keys.stored_as(problem.functional)
-        return _type(functional), problem.shape, bool(functional.get("CAUSAL", False)), functional.level, str(keys)
+        own = problem.kernel.name if problem.kernel in untimed.SIZES else ""
+        return _type(functional), problem.shape, bool(functional.get("CAUSAL", False)), functional.level, str(keys), own
 
     def data(self, problem: Problem) -> Data:
-        return self._attention(problem, 0)
+        return self.data_on("cuda", problem, problem.sizes, 0)
 
     def further(self, problem: Problem) -> Mapping[str, Data]:
-        return {"on other numbers": self._attention(problem, 1)}
+        found = {"on other numbers": self.data_on("cuda", problem, problem.sizes, 1)}
+        if whole := untimed.WHOLE.get(problem.kernel):
+            sizes = {**problem.sizes, **whole}
+            found["causal, of keys that are not split"] = self.data_on("cuda", problem, sizes, 2, causal=True)
+        return found
 
-    def _attention(self, problem: Problem, seed: int) -> Data:
+    def data_on(self, device: str, problem: Problem, sizes: Mapping[str, int], seed: int, causal: bool = False) -> Data:
+        """The data of a problem's functional at some sizes; ``causal``: where no choice says it."""
         import torch
 
-        from aotriton.tune.flash.reference import Attention
+        from aotriton.tune.flash.reference import OTHERS, Attention
 
-        asked = {"causal": 0} | scalars_of(problem.functional, problem.sizes)
-        keys = stored_keys.stored_as(problem.functional)
+        functional = problem.functional
+        if other := OTHERS.get(problem.kernel):
+            return other(functional, self.sizes(sizes), device, seed)
+        asked = {"causal": 0} | scalars_of(functional, sizes)
+        keys = stored_keys.stored_as(functional)
         return Attention(
-            **problem.sizes,
+            **sizes,
             # Where keys have a type of their own, it is a band.
-            causal=bool(problem.functional.get("CAUSAL", False) if keys else asked["causal"]),
+            causal=causal or bool(functional.get("CAUSAL", False) if keys else asked["causal"]),
             band=(asked["lo"], asked["hi"]) if asked["level"] and not keys else None,
             keys=keys,
-            dtype=torch_dtype(_type(problem.functional)),
-            device="cuda",
-            truth=torch.float64 if keys or _type(problem.functional) == "fp32" else torch.float32,
-            multiprocessors=problem.functional.arch_spec.multiprocessors,
+            backend=untimed.splitting(problem.kernel),
+            dtype=torch_dtype(_type(functional)),
+            device=device,
+            truth=torch.float64 if keys or _type(functional) == "fp32" else torch.float32,
+            multiprocessors=functional.arch_spec.multiprocessors,
             seed=seed,
         )
 
     def scalars(self, functional: Functional, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        keys = stored_keys.stored_as(functional)
-        return stored_keys.scalars(keys, sizes, bool(functional.get("CAUSAL", False))) if keys else {}
+        keys, own = stored_keys.stored_as(functional), untimed.scalars(functional)
+        return own | stored_keys.scalars(keys, sizes, bool(functional.get("CAUSAL", False))) if keys else own
 
     def given(self, functional: Functional) -> Set[str]:
         return stored_keys.given(stored_keys.stored_as(functional))
@@ -225,7 +241,7 @@ def _measures_level(functional: Functional, wish: Wish) -> bool:
     if not functional.level:
         return True
     keys = stored_keys.stored_as(functional)
-    own = functional.kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT)
+    own = functional.kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, ATTN_FWD_HOPPER_PLANNED)
     return own and (keys in OF_FP8 or keys in wish.choices.get(KEYS.name, ()))
 
 

@@ -179,6 +179,9 @@ class GpuLauncher:
         given = {**data.tensors, **results}
         taken = [one.operand for one in kernel.arguments if isinstance(one, Tensor)]
         operands = {one.name: given[one.name] for one in taken if one.name in given or not one.optional}
+        # An image may be for calls whose other operands have some type.
+        steps = (step for choice in kernel.choices for step in choice.source.postfix())
+        operands |= {str(name): given[name] for code, name in steps if code == "other_dtype" and name in given}
         scalars, stream = data.scalars, self.torch.cuda.current_stream().cuda_stream
         if kernel.called:
             return partial(candidate, **operands, **scalars)

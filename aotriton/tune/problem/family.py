@@ -60,6 +60,9 @@ class Tuning(Protocol):
     shape_options: Sequence[str]  # sizes of a shape that a wish may fix, as the command spells them
     # The archs that it guesses for. A family may leave it out: those that the static model describes.
     guessed: Sequence[str]
+    # The kernels that are not timed of which it has problems, by name, to check their images on. A family may leave it
+    # out: it has none.
+    untimed: Set[str]
 
     def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
         """Whether the cell is measured, by default or because it was asked for."""
@@ -87,8 +90,9 @@ class Tuning(Protocol):
         """
 
     def scalars(self, functional: Functional, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        """The scalars that the operator's checks set in a measured call of a level that no scalar is the source of. A
-        family without such levels may lack this function and the next one.
+        """The scalars that the operator's checks set in a measured call of a level that no scalar is the source of, and
+        in calls of kernels that are not timed. A family without such levels and problems may lack this function and the
+        next one.
         """
 
     def given(self, functional: Functional) -> Set[str]:
@@ -144,8 +148,8 @@ def sizes_of(data: Data) -> Mapping[str, int]:
 
 
 def scalars_of_level(functional: Functional, sizes: Mapping[str, int]) -> dict[str, int]:
-    """``Tuning.scalars``, none at level 0 and where the family has no such function."""
-    if not functional.level:
+    """``Tuning.scalars``, none at level 0 of a kernel that is timed, and where the family has no such function."""
+    if not functional.level and functional.kernel.timed:
         return {}
     own = tuning(functional.kernel.family)
     return dict(own.scalars(functional, sizes)) if hasattr(own, "scalars") else {}
