@@ -1,4 +1,4 @@
-"""NVIDIA's management library about one GPU: its power limit, clock, temperature and driver version.
+"""NVIDIA's management library about one GPU: its power limit, clock, temperature, driver version and processes.
 
 Every answer is None where the library is missing, as it is beside ROCm, or does not know.
 """
@@ -6,8 +6,27 @@ Every answer is None where the library is missing, as it is beside ROCm, or does
 from __future__ import annotations
 
 import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 SM_CLOCK, GPU_SENSOR = 1, 0  # NVML_CLOCK_SM and NVML_TEMPERATURE_GPU
+MOST_PROCESSES = 64
+# The name of a tuner's process that owns a GPU. Of several tuners the GPU's lock lets one launch at a time: another
+# one's process only waits.
+TUNER = "aotriton-gpu"
+
+
+class Process(ctypes.Structure):
+    """nvmlProcessInfo_t."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("memory", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
 
 
 class ManagedGpu:
@@ -45,9 +64,45 @@ class ManagedGpu:
         """In °C, at this moment."""
         return self._number("nvmlDeviceGetTemperature", GPU_SENSOR)
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The processes on the GPU that are neither this one, nor above it, nor a tuner's, by number and name. None are
+        known where the library does not tell.
+
+        A process above this one waits for it. In a container processes may have numbers of the host: this one is not
+        found among them then, and one of them is this one.
+        """
+        if self.uuid is None:
+            return ()
+        running = getattr(self._library, "nvmlDeviceGetComputeRunningProcesses_v3", None)  # drivers before 510 lack it
+        found, count = (Process * MOST_PROCESSES)(), ctypes.c_uint(MOST_PROCESSES)
+        if running is None or running(self._handle, ctypes.byref(count), found):
+            return ()
+        numbers = [found[place].pid for place in range(count.value)]
+        if os.getpid() not in numbers:
+            return tuple(map(str, numbers[1:]))
+        above = set(_line(os.getpid()))
+        named = {number: _about(number).get("Name", "unknown") for number in numbers if number not in above}
+        return tuple(f"{number} ({name})" for number, name in named.items() if name != TUNER)
+
     def _number(self, function: str, *arguments: int) -> int | None:
         if self.uuid is None:
             return None
         value = ctypes.c_uint()
         failed = getattr(self._library, function)(self._handle, *arguments, ctypes.byref(value))
         return None if failed else value.value
+
+
+def _line(process: int) -> Iterator[int]:
+    """The process and those above it."""
+    while process > 0:
+        yield process
+        process = int(_about(process).get("PPid", 0))
+
+
+def _about(process: int) -> dict[str, str]:
+    """What Linux says of a process; nothing where it is gone."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return {}
