@@ -7,7 +7,8 @@ gets a line for each candidate opened, "slow" the seconds that each takes, "late
 "no_binding" and "dies_at_start" fail at the start. "lost" is [after how many requests the GPU is lost, for how many
 more], counted in the folder "counters"; "lost_gpu" names it where there are two. "product" is what the GPU calls
 itself, "other" has product and driver of single ones, "uuid" is what uuids begin with. "refuse" lists batches of
-shapes on which no launch sequence runs; "lost_gpu" alone has one GPU refuse all of them.
+shapes on which no launch sequence runs; "lost_gpu" alone has one GPU refuse all of them. "others" are processes of
+others on the GPU; "clocks" has by config the SM clock after each of its rounds, and 1980 MHz follow.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class StandinLauncher:
             os._exit(3)
         self._gpu = os.environ["CUDA_VISIBLE_DEVICES"]
         self._intact, self._healthy = True, True
+        self._clocks: list[int] = []  # after the next rounds
         self._checked: set[str] = set()  # what is timed without was checked earlier: it races
 
     def _told(self, order: str, config: str) -> bool:
@@ -67,7 +69,11 @@ class StandinLauncher:
         return Device("sm_90", product, own["driver"], "none", 132, uuid, 1 << 30, 700)
 
     def conditions(self) -> Conditions:
-        return Conditions(1980, 41)
+        others = self._orders.get("others", [])
+        return Conditions(1980, 41, others=tuple(others))
+
+    def sm_clock(self) -> int:
+        return int(self._clocks.pop(0)) if self._clocks else 1980
 
     def prepare(self, problem: Problem) -> None:
         self._intact = True
@@ -80,6 +86,7 @@ class StandinLauncher:
         if self._lost():
             self._healthy = False
             raise RuntimeError("an illegal memory access was encountered")
+        self._clocks = list(self._orders.get("clocks", {}).get(request.config, ()))
         if self._told("raise", request.config):
             raise RuntimeError("not_supported: too much shared memory")
         return request
@@ -129,7 +136,7 @@ class StandinLauncher:
         for one in draw.sequences:
             images = tuple(request.name for request in one.requests)
             found.append(SequenceTiming(one.backend, images, time_of_call(one.requests, shape), 0.01, 5))
-        return Timed(found, Conditions(1980, 41))
+        return Timed(found, self.conditions())
 
     def close(self, opened: Any) -> None:
         self._checked.discard(opened.name)

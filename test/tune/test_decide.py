@@ -46,13 +46,15 @@ class Log:
         image: str | None = None,
         product: str = "GPU",
         spread: float = 0.0,
+        sm_clock: int | None = None,
     ) -> str:
         spec = ImageSpec.of(where, tunables, COMPILE_OPTIONS)
         bin = bin_text(KERNEL.tuning_keys, cell)
         name = image or spec.name
         row = (len(self.outcomes), "sm_90", product, KERNEL.name, str(where), bin, "{}", name, spec.config)
         self._spread[len(self.outcomes)] = spread
-        self.outcomes.append(Outcome(*row, session, phase, status, median_us, f"2026-05-0{session}T01:02:03+00:00"))
+        told = session, phase, status, median_us, f"2026-05-0{session}T01:02:03+00:00", "", sm_clock
+        self.outcomes.append(Outcome(*row, *told))
         return name
 
     def samples_of(self, id: int) -> list[float]:
@@ -227,6 +229,26 @@ def test_racers_are_the_close_leaders() -> None:
     assert racers(log.outcomes) == [names[0], names[3], names[4], names[5]]
     assert racers(log.outcomes[2:3]) == []
     assert racers(log.outcomes[:1] + log.outcomes[2:3]) == []
+
+
+@pytest.mark.parametrize(
+    ("clocks", "slower", "race"),
+    [
+        ((1980, 1440), 1.12, True),
+        ((1440, 1980), 1.12, True),
+        ((1980, 1440), 1.14, False),
+        ((1980, 1965), 1.12, False),
+        ((1980, None), 1.12, False),
+    ],
+)
+def test_sweeps_at_two_clocks_race(clocks: tuple[int | None, int | None], slower: float, race: bool) -> None:
+    """Though one leads by more than WITHIN: which of the two is faster is known side by side alone."""
+    log = Log()
+    names = [
+        log.add(functional(), CELL, tunables, median, sm_clock=sm_clock)
+        for tunables, median, sm_clock in zip((FAST, SLOW), (10.0, 10.0 * slower), clocks, strict=True)
+    ]
+    assert racers(log.outcomes) == (names if race else [])
 
 
 def test_a_race_is_run_once() -> None:

@@ -13,7 +13,8 @@ from aotriton.rules.arch import arch_spec
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import family
 from aotriton.rules.operators import Backend, Operator, derived_sizes
-from aotriton.tune.measure.launch_sequences import Sequences
+from aotriton.tune.measure.clock import Clocks
+from aotriton.tune.measure.launch_sequences import ROUNDS, Sequences
 from aotriton.tune.measure.requests import Draw, LaunchSequence
 from aotriton.tune.problem.family import tuning
 
@@ -58,3 +59,26 @@ def test_a_workspace_follows_from_what_a_draw_has(operator: Operator, backend: B
     for one in backend.workspace if made else ():
         assert made
         assert made[one.name].dtype == (functional["T"] if one.dtype == "T" else one.dtype)
+
+
+def test_rounds_at_another_clock_are_timed_again() -> None:
+    """They count for no sequence; where there are too many of them, all do."""
+
+    def timed(*given: int) -> tuple[dict[int, list[float]], Clocks]:
+        left, now = list(given), [1980]
+
+        def round(launches: list[Any]) -> list[float]:
+            now[0] = left.pop(0) if left else 1980
+            return [10.0 * factor() * 1980 / now[0] for factor in launches]
+
+        clock: Any = SimpleNamespace(round=round)
+        clocks = Clocks(lambda: now[0])
+        launches: Any = {3: lambda: 1, 5: lambda: 2}
+        return Sequences(TORCH, None, clock, 132)._rounds(launches, clocks), clocks
+
+    few, clocks = timed(1440, 1980, 1980, 1500)
+    assert few == {3: [10.0] * ROUNDS[0][1], 5: [20.0] * ROUNDS[0][1]}
+    assert clocks.remark == ""
+    many, clocks = timed(*[1980, 1440] * 30)
+    assert set(many[3]) == {10.0, 10.0 * 1980 / 1440}
+    assert "rounds ran at another clock" in clocks.remark

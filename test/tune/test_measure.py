@@ -196,6 +196,76 @@ def test_a_close_race_goes_on() -> None:
     assert len(long["a"]) == measure.ROUNDS + 1
 
 
+class Unsteady:
+    """A GPU whose SM clock after each round is one of ``clocks``, and 1,980 MHz from then on. A launch takes 10 µs at
+    that clock, and longer at a lower one.
+    """
+
+    def __init__(self, *clocks: int) -> None:
+        self._left, self._now = list(clocks), 0
+        self.rounds = 0
+
+    def read(self) -> int:
+        return self._now
+
+    def time(self, count: int) -> list[float | None]:
+        self._now = self._left.pop(0) if self._left else 1980
+        self.rounds += 1
+        return [10.0 * 1980 / self._now] * count
+
+
+def test_a_sweep_takes_rounds_at_another_clock_again() -> None:
+    """Than those before it, or than most of its own; a step of the clock makes no other one."""
+    for before in ([1980] * 3, []):
+        gpu = Unsteady(1965, 1440, 1980, 1980, 2040)
+        clocks = measure.Clocks(gpu.read, before)
+        taken = measure.sweep(gpu.time, None, clocks)
+        assert set(taken) == {10.0, 10.0 * 1980 / 1965}
+        assert len(taken) == measure.MOST
+        assert (clocks.counting.count(False), clocks.remark, clocks.of_counting) == (2, "", 1980)
+        assert len(clocks.taken) == gpu.rounds
+
+
+def test_a_sweep_counts_rounds_at_another_clock_after_a_while() -> None:
+    """A kernel may be what slows the clock down: then all of its rounds count, and it is said."""
+    gpu = Unsteady(*[1440] * 100)
+    clocks = measure.Clocks(gpu.read, [1980] * 64)
+    taken = measure.sweep(gpu.time, None, clocks)
+    assert set(taken) == {10.0 * 1980 / 1440}
+    assert len(taken) >= measure.MOST
+    assert clocks.of_counting == 1440
+    assert (
+        clocks.remark
+        == f"{gpu.rounds} of {gpu.rounds} rounds ran at another clock than 1980 MHz, and all of them count"
+    )
+    assert measure.AGAIN < gpu.rounds <= measure.AGAIN + 2 * measure.MOST / measure.FIRST
+
+
+def test_clocks_that_are_not_known_leave_no_round_out() -> None:
+    clocks = measure.Clocks(lambda: None, [1980])
+    assert measure.sweep(lambda count: [10.0] * count, None, clocks) == [10.0] * measure.MOST
+    assert (clocks.of_counting, clocks.remark) == (None, "")
+
+
+def test_a_race_takes_rounds_at_another_clock_again() -> None:
+    """Also the first ones; the other rounds stay whole. Where there are too many of them, all count."""
+    gpu = Unsteady(1980, 1440, 1440, 1980, 1500)  # the first one is of the warm-up
+    clocks = measure.Clocks(gpu.read)
+    factors = {"a": 1.0, "b": 1.1}
+
+    def time(order: Sequence[str]) -> list[float | None]:
+        return [factors[name] * (taken or 0) for name, taken in zip(order, gpu.time(2), strict=True)]
+
+    samples = measure.race(time, ["a", "b"], clocks=clocks)
+    assert samples == {"a": [10.0] * measure.ROUNDS, "b": [11.0] * measure.ROUNDS}
+    assert (gpu.rounds, clocks.remark) == (1 + 3 + measure.ROUNDS, "")
+    gpu = Unsteady(1980, *[1980, 1440] * 100)
+    clocks = measure.Clocks(gpu.read)
+    samples = measure.race(lambda order: gpu.time(1), ["a"], clocks=clocks)
+    assert set(samples["a"]) == {10.0, 10.0 * 1980 / 1440}
+    assert "rounds ran at another clock" in clocks.remark
+
+
 def tuning(truth: dict[str, float], noise: float, drift: float, rng: random.Random) -> str:
     """The winner of a sweep and a race by a clock with noise, drift and outliers."""
     taken = 0

@@ -401,6 +401,15 @@ def test_a_failing_shape_is_told_and_skipped(bench: Bench, capsys: pytest.Captur
     assert shapes(bench.samples)[-1] == shape
 
 
+def test_what_is_timed_beside_another_process_is_left_out(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is told, and the next run times it."""
+    bench.measure(*CONFIGS[:1])
+    assert bench.sample(2, orders={"others": ["7 (train)"]}) == 0
+    assert "left out: another process is on the GPU: 7 (train)" in capsys.readouterr().err
+    assert bench.samples == []
+    assert bench.sample(2) == 2
+
+
 def shapes_of(count: int) -> list[dict[str, int]]:
     """Those of seed 0."""
     random = Random(f"0 {KERNEL.name} {FUNCTIONAL}")

@@ -213,6 +213,44 @@ def test_what_the_gpu_was_is_recorded(tmp_path: Path, orders: dict[str, object])
     assert outcomes[0].started.startswith(winner.measured)
 
 
+def test_what_is_measured_beside_another_process_decides_nothing(
+    tmp_path: Path, orders: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told once, and recorded. The winner that there was stays; the next run measures again what is missing."""
+    first = run(tmp_path, small())
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        before = database.winners()
+    capsys.readouterr()
+    orders.update(others=["7 (train)"])
+    with pytest.raises(TuningError, match="could not be finished"):
+        run(tmp_path, small(), again=True)
+    told = capsys.readouterr().err
+    assert told.count("another process is on GPU 0: 7 (train)") == 1
+    assert f"{small()[0]}: not decided: another process was on the GPU" in told
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        assert database.winners() == before
+        assert [one for one in database.evidence.outcomes() if one.status == "ok"] == [
+            one for one in first if one.status == "ok"
+        ]
+        found = database._file.execute("SELECT detail, count(*) FROM measurement WHERE status = 'ok' GROUP BY detail")
+        recorded = dict(found.fetchall())
+    assert set(recorded) == {None, "beside 7 (train)"}
+    orders.update(others=[])
+    anew = run(tmp_path, small(), again=True)
+    assert sum(one.status == "ok" for one in anew) == 2 * sum(one.status == "ok" for one in first)
+
+
+def test_a_search_beside_another_process_has_not_ended(tmp_path: Path, orders: dict[str, object]) -> None:
+    orders.update(others=["7 (train)"])
+    with pytest.raises(TuningError, match="could not be finished"):
+        run(tmp_path, small(), strategy="random", budget=6)
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        assert database.winners() == []
+        assert database.evidence.searched("sm_90", "attn_fwd", "stand-in") == []
+    orders.update(others=[])
+    assert any(one.status == "ok" for one in run(tmp_path, small(), strategy="random", budget=6))
+
+
 def test_another_product_measures_for_itself(tmp_path: Path, orders: dict[str, object]) -> None:
     """What one product measured makes nothing needless on another, and each has its own winner."""
     first = run(tmp_path, small())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from test_session import LAUNCHER, orders, own_store, small
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, named_request
 from aotriton.tune.coordinator.cluster import new_setting
+from aotriton.tune.measure.nvml import TUNER
 from aotriton.tune.measure.requests import Request, Result, launch_request
 from aotriton.tune.problem.candidates import space
 from aotriton.tune.workers import gpu_station
@@ -186,3 +188,36 @@ def test_a_familys_files_have_a_place_by_what_is_in_them(tmp_path: Path, monkeyp
     assert FamilyFiles.read(place) == read
     (folder / "rules/__init__.py").write_text("other")
     assert FamilyFiles.read(folder).place != read.place
+
+
+def test_what_the_clock_did_is_told(orders: dict[str, object], station: GpuStation) -> None:
+    """A candidate whose rounds are all at another clock than those before it is recorded at its own, and named. One
+    with a few such rounds is as the others.
+    """
+    kept, few = "BLOCK_M=128 BLOCK_N=32 num_warps=4 num_stages=2", "BLOCK_M=32 BLOCK_N=64 num_warps=4 num_stages=2"
+    orders.update(clocks={kept: [1440] * 100, few: [1440, 1980, 1500]})
+    reply = station.measure(job(setting(), FAST, SLOW, few, kept))
+    clocks = {image: one.conditions.sm_clock for image, one in reply.results.items() if isinstance(one, Result)}
+    assert list(clocks.values()) == [1980, 1980, 1980, 1440]
+    (note,) = reply.notes
+    assert f"{kept}: " in note
+    assert "rounds ran at another clock than 1980 MHz" in note
+
+
+def test_who_else_is_on_the_gpu_is_told_once(orders: dict[str, object], station: GpuStation) -> None:
+    orders.update(others=["7 (train)"])
+    run = setting()
+    first, second = (station.measure(job(run, one)) for one in (FAST, SLOW))
+    (note,) = first.notes
+    assert note.startswith("another process is on GPU 0: 7 (train): ")
+    assert second.notes == []
+    for one in (*first.results.values(), *second.results.values()):
+        assert isinstance(one, Result)
+        assert one.conditions.others == ("7 (train)",)
+
+
+def test_a_child_is_known_as_a_tuners(orders: dict[str, object], station: GpuStation) -> None:
+    """By its name, which other tuners see while it waits for the GPU."""
+    station.measure(job(setting(), FAST))
+    (child,) = (one for one in multiprocessing.active_children() if one.name == "gpu-0")
+    assert Path(f"/proc/{child.pid}/comm").read_text().strip() == TUNER

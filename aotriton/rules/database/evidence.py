@@ -217,8 +217,8 @@ class Evidence(Images):
         unknown: bool = False,
     ) -> list[Outcome]:
         """Every measurement that counts, oldest first, of one arch, kernel, problem id or product where given, without
-        those that say nothing of a time: of images that were only checked. ``unknown``: those of unknown sessions
-        instead.
+        those that say nothing of a time: of images that were only checked, or timed beside another process.
+        ``unknown``: those of unknown sessions instead.
 
         An image that spills counts as pruned, however fast it ran: it is neither raced nor shipped.
         """
@@ -244,9 +244,10 @@ class Evidence(Images):
             )
             sessions = dict(self._file.read("session", rows.session, found))
             found = self._file.execute(
-                "SELECT id, problem, image, session, phase, status, median_us, judge FROM evidence.measurement"
-                f" WHERE problem IN {these} AND session IN ({', '.join(map(str, sessions))}) AND status <> 'checked'"
-                " ORDER BY id",
+                "SELECT id, problem, image, session, phase, status, median_us, judge, sm_clock"
+                f" FROM evidence.measurement WHERE problem IN {these}"
+                f" AND session IN ({', '.join(map(str, sessions))}) AND status <> 'checked'"
+                " AND (status <> 'ok' OR detail IS NULL) ORDER BY id",
                 values,
             )
             outcome = rows.outcomes(problems, images, sessions)

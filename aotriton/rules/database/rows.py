@@ -25,7 +25,8 @@ class Measurement:
     ``status`` is "ok" where the results are right and timed, "checked" where they are right and were not timed.
     ``samples`` are microseconds in the order taken. ``error`` is the relative error against the reference and
     ``tolerance`` what was allowed; None where the candidate never ran. ``sm_clock`` in MHz and ``temperature`` in °C
-    are the GPU's when the samples were taken; None where it does not tell. ``judge`` is that of ``rules/judge.py``,
+    are the GPU's when the samples were taken; None where it does not tell. ``detail`` says why the candidate is out; of
+    one that is "ok", who else was on the GPU: it decides nothing. ``judge`` is that of ``rules/judge.py``,
     None of what was measured before there were any. ``checks`` is the number of launches whose results were checked;
     where it is None and there is an error, it was one.
     """
@@ -71,6 +72,7 @@ class Outcome:
     median_us: float | None
     started: str = ""
     judge: str = ""
+    sm_clock: int | None = None
 
 
 @dataclass(slots=True)
@@ -350,12 +352,12 @@ def outcomes(
     """What makes an outcome of a measurement's row, which has the ids of these; as ``winner``."""
 
     def made(row: Sequence[Any]) -> Outcome:
-        id, problem, image, session, phase, status, median_us, judge = row
+        id, problem, image, session, phase, status, median_us, judge, sm_clock = row
         arch, kernel, functional, bin, shape = problems[problem]
         name, config, spills = images[image]
         product, place, started = sessions[session]
         status = "pruned" if spills else status
-        told = name, config, place, phase, status, median_us, started, judge or ""
+        told = name, config, place, phase, status, median_us, started, judge or "", sm_clock
         found = Outcome(id, arch, product, kernel, functional, bin, shape, *told)
         _check_median(found)
         return found

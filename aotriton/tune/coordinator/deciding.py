@@ -55,6 +55,10 @@ class Deciding:
         if not search.written.is_set():
             return
         search.written = None
+        if search.disturbed:
+            self.progress.note(f"{search.problem}: not decided: another process was on the GPU")
+            self.searches.close(search, unfinished=True)
+            return
         outcomes = [one for one in self.reusable(self.outcomes(search)) if one.image in search.specs]
         if not (names := race_is_due(outcomes)):
             self._decide(search)

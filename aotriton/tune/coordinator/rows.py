@@ -88,6 +88,9 @@ class Rows:
         conditions: Conditions = UNKNOWN_CONDITIONS,
         checks: int | None = None,
     ) -> Row:
+        if status == "ok" and conditions.others:
+            search.disturbed = True
+            detail = f"beside {', '.join(conditions.others)}"
         measurement = Measurement(
             search.row, 0, gpu.session, phase, status, median(samples) if samples else None, samples, error, tolerance,
             detail and shortened(detail), conditions.sm_clock, conditions.temperature,

@@ -73,6 +73,11 @@ def sample(
                 progress.note(f"{operator.name} {draw.functional} {dict(draw.shape)}: not timed: {error}")
                 yield False
                 continue
+            if taken.conditions.others:
+                who = ", ".join(taken.conditions.others)
+                progress.note(f"{draw.functional} {dict(draw.shape)}: left out: another process is on the GPU: {who}")
+                yield False
+                continue
             database.evidence.add_sample(
                 session, operator.name, str(draw.functional), dict(draw.shape), taken.timings,
                 taken.conditions.sm_clock, taken.conditions.temperature,

@@ -67,6 +67,7 @@ class Search:
     race_sessions: set[int] = field(default_factory=set)
     written: threading.Event | None = None  # set when all of its rows are on disk, so that it can be decided
     closed: bool = False
+    disturbed: bool = False  # something was measured beside another process
 
     def __post_init__(self) -> None:
         self._by_config = {spec.tunables + spec.compile_options: spec for spec in self.candidates.values()}

@@ -1,14 +1,15 @@
 """The clock: from launches to samples in microseconds of the GPU's own time. How often, in what order, and what counts.
 
 A *round* is a handful of launches, enqueued while the GPU sleeps, L2 flushed before each. A sample counts only if all
-of its launch was enqueued before the GPU came to it: else it holds the host's time, too.
+of its launch was enqueued before the GPU came to it: else it holds the host's time, too. A round at another SM clock
+than those that it is compared with does not count either, and is measured again.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from statistics import median
+from statistics import median, median_low
 from typing import Any, Protocol
 
 HEAD_START = 3_000_000  # GPU cycles, 1.5 ms: the host enqueues a whole round while the GPU sleeps
@@ -27,6 +28,10 @@ SURE = 3.0  # standard errors by which the leader of a race must lead the others
 PATIENCE = 4  # times the rounds that are needed, before the host is too slow to time anything
 
 WITHIN = 1.05  # of the fastest: two timings of one image differ by 1 to 3.5 % from run to run
+WITHIN_OTHERWISE = 1.13  # at another clock than the fastest's: one image took up to 8 % longer at a lower one
+
+ONE_CLOCK = 0.02  # by how much of the usual SM clock a round may differ: a step of the clock is 15 MHz of 1,980
+AGAIN = 8  # rounds at another clock that are measured again; if there are more, all of them count, and it is reported
 
 Sample = float | None  # None: it does not count
 
@@ -35,18 +40,71 @@ class HostBehind(Exception):
     """The host did not keep ahead of the GPU, however long the GPU slept."""
 
 
-def sweep(time: Callable[[int], Sequence[Sample]], best_us: float | None) -> list[float]:
+class Clocks:
+    """The SM clock after each round of a sweep or a race, in MHz, by ``read``; None where the GPU does not tell.
+
+    They are compared with the clocks of the rounds ``before``, or with each other where there are none.
+    """
+
+    def __init__(self, read: Callable[[], int | None] = lambda: None, before: Sequence[int] = ()) -> None:
+        self._read, self._before = read, before
+        self.taken: list[int | None] = []
+
+    def note(self) -> None:
+        """Notes the clock of the round that has just ended."""
+        self.taken.append(self._read())
+
+    @property
+    def known(self) -> list[int]:
+        return [one for one in self.taken if one is not None]
+
+    @property
+    def counting(self) -> list[bool]:
+        """Of each round whether it counts."""
+        alike = self._alike()
+        return [True] * len(alike) if alike.count(False) > AGAIN else alike
+
+    @property
+    def of_counting(self) -> int | None:
+        """The clock of the rounds that count."""
+        clocks = [one for one, counts in zip(self.taken, self.counting, strict=True) if counts and one is not None]
+        return median_low(clocks) if clocks else None
+
+    @property
+    def remark(self) -> str:
+        """What is to be said of rounds at another clock that had to count; empty where there are none."""
+        alike = self._alike()
+        if (off := alike.count(False)) <= AGAIN:
+            return ""
+        return f"{off} of {len(alike)} rounds ran at another clock than {self._usual} MHz, and all of them count"
+
+    @property
+    def _usual(self) -> int | None:
+        clocks = self._before or self.known
+        return median_low(clocks) if clocks else None
+
+    def _alike(self) -> list[bool]:
+        return [one_clock(one, self._usual) for one in self.taken]
+
+
+def one_clock(one: int | None, other: int | None) -> bool:
+    """Whether timings at these clocks compare; those at clocks that are not known do."""
+    return one is None or other is None or abs(one - other) <= ONE_CLOCK * other
+
+
+def sweep(time: Callable[[int], Sequence[Sample]], best_us: float | None, clocks: Clocks | None = None) -> list[float]:
     """Samples of one candidate, about BUDGET_US of them; only FEWEST where it cannot win against ``best_us``.
 
     ``time(n)`` gives a round of n launches. The caller has launched the candidate before: that was the warm-up.
     It is given up only if not one sample of two rounds was near the best: noise adds time, and takes none away.
     """
-    samples = _counted(time, FIRST)
-    samples += _counted(time, FEWEST - FIRST)
+    clocks, rounds = clocks or Clocks(), list[list[float]]()
+    samples = _counted(time, FIRST, rounds, clocks)
+    samples = _counted(time, FEWEST, rounds, clocks)
     if best_us is not None and min(samples) > HOPELESS * best_us:
         return samples
     repetitions = min(MOST, max(FEWEST, int(BUDGET_US / (median(samples) + OVERHEAD_US))))
-    return samples + _counted(time, repetitions - FEWEST)
+    return _counted(time, repetitions, rounds, clocks)
 
 
 def may_win(samples: Sequence[float], best_us: float | None) -> bool:
@@ -54,15 +112,18 @@ def may_win(samples: Sequence[float], best_us: float | None) -> bool:
     return best_us is None or median(samples) <= WITHIN * best_us * 1.0001  # rows have five digits
 
 
-def _counted(time: Callable[[int], Sequence[Sample]], count: int) -> list[float]:
+def _counted(
+    time: Callable[[int], Sequence[Sample]], count: int, rounds: list[list[float]], clocks: Clocks
+) -> list[float]:
+    """The samples that count of ``rounds``, to which it adds until there are ``count``."""
     found: list[float] = []
-    for _ in range(PATIENCE * -(-count // ROUND) + PATIENCE):
+    for _ in range(PATIENCE * -(-count // ROUND) + PATIENCE + AGAIN):
+        found = [one for taken, counts in zip(rounds, clocks.counting, strict=True) if counts for one in taken]
         if len(found) >= count:
             return found
-        found += [sample for sample in time(min(ROUND, count - len(found))) if sample is not None]
-    if len(found) < count:
-        raise HostBehind(f"the host did not keep ahead of the GPU: {len(found)} of {count} samples count")
-    return found
+        rounds.append([sample for sample in time(min(ROUND, count - len(found))) if sample is not None])
+        clocks.note()
+    raise HostBehind(f"the host did not keep ahead of the GPU: {len(found)} of {count} samples count")
 
 
 def race(
@@ -70,14 +131,16 @@ def race(
     names: Sequence[str],
     rounds: int = ROUNDS,
     most: int = MOST_ROUNDS,
+    clocks: Clocks | None = None,
 ) -> dict[str, list[float]]:
     """Samples of each of ``names``, taken in turns in an order shuffled anew each round.
 
-    So drift of clocks and temperature hits all alike. A round counts if all of its samples do. After ``rounds`` of them
-    the race ends once one clearly leads, or it has taken long; at the latest after ``most``. The first round is the
-    warm-up. The orders are the same on each call: a race can be repeated.
+    So drift of clocks and temperature hits all alike. A round counts if all of its samples do, and its clock. After
+    ``rounds`` of them the race ends once one clearly leads, or it has taken long; at the latest after ``most``. The
+    first round is the warm-up. The orders are the same on each call: a race can be repeated.
     """
     order, shuffle = list(names), random.Random(0).shuffle
+    clocks, timed = clocks or Clocks(), list[dict[str, float]]()
     samples: dict[str, list[float]] = {name: [] for name in names}
     time(order)
     for _ in range(PATIENCE * most):
@@ -85,10 +148,12 @@ def race(
         taken = time(order)
         if any(sample is None for sample in taken):
             continue
-        for name, sample in zip(order, taken, strict=True):
-            samples[name].append(sample)  # type: ignore[arg-type] # none is None: see above
-        done = len(samples[order[0]])
-        spent = sum(map(sum, samples.values()))
+        timed.append(dict(zip(order, taken, strict=True)))  # type: ignore[arg-type] # none is None: see above
+        clocks.note()
+        counting = [one for one, counts in zip(timed, clocks.counting, strict=True) if counts]
+        samples = {name: [one[name] for one in counting] for name in names}
+        done = len(counting)
+        spent = sum(sum(one.values()) for one in timed)
         if done >= most or (done >= rounds and (spent > RACE_BUDGET_US or decided(samples))):
             return samples
     counts = {name: len(taken) for name, taken in samples.items()}

@@ -13,7 +13,7 @@ from aotriton.rules.family import kernel as description
 from aotriton.rules.family import operator_of
 from aotriton.rules.kernel import KernelDescription, Operand, Tensor
 from aotriton.rules.operators import Backend, derived_sizes
-from aotriton.tune.measure.clock import GpuClock, HostBehind
+from aotriton.tune.measure.clock import AGAIN, Clocks, GpuClock, HostBehind
 from aotriton.tune.measure.requests import Draw, LaunchSequence, Request
 from aotriton.tune.problem.dtypes import NAMES
 from aotriton.tune.problem.family import tuning
@@ -36,7 +36,7 @@ class Sequences:
         self._torch, self._binding, self._clock, self._multiprocessors = torch, binding, clock, multiprocessors
         self._candidates: dict[str, Any] = {}
 
-    def time(self, draw: Draw) -> list[SequenceTiming]:
+    def time(self, draw: Draw, clocks: Clocks) -> list[SequenceTiming]:
         """Median microseconds of each sequence, all of them interleaved; Disagreement where results differ.
 
         A sequence of the lead's call that has nothing to hand on in its workspace is left out: another backend serves
@@ -49,7 +49,7 @@ class Sequences:
             if launch := self._bind(draw, sequence, given):
                 launches[number] = launch
         self._compare(draw, launches, given.results)
-        samples = self._rounds(launches)
+        samples = self._rounds(launches, clocks)
         return [
             SequenceTiming(
                 backend=draw.sequences[number].backend,
@@ -136,22 +136,26 @@ class Sequences:
                     by = f"from that of {_name(draw, 0)} by {float(difference):.2g}"
                     raise Disagreement(f"{_name(draw, number)}: {name} differs {by}")
 
-    def _rounds(self, launches: Mapping[int, Callable[[], None]]) -> dict[int, list[float]]:
-        samples: dict[int, list[float]] = {number: [] for number in launches}
+    def _rounds(self, launches: Mapping[int, Callable[[], None]], clocks: Clocks) -> dict[int, list[float]]:
+        rounds: list[dict[int, float]] = []
         order = list(launches)
         needed, tried = 1, 0
-        while tried <= PATIENCE * needed:
+        while tried <= PATIENCE * needed + AGAIN:
             tried += 1
             order = order[1:] + order[:1]  # no sequence always follows the same one
             taken = self._clock.round([launches[number] for number in order])
             if any(sample is None for sample in taken):
                 needed = max(needed, ROUNDS[0][1])
                 continue
-            for number, sample in zip(order, taken, strict=True):
-                samples[number].append(float(sample or 0.0))
+            rounds.append({number: float(sample or 0.0) for number, sample in zip(order, taken, strict=True)})
+            clocks.note()
+            counting = [one for one, counts in zip(rounds, clocks.counting, strict=True) if counts]
+            samples = {number: [one[number] for one in counting] for number in launches}
+            if not counting:
+                continue
             least = min(map(median, samples.values()))
             needed = next(rounds for limit, rounds in ROUNDS if least <= limit)
-            if len(samples[order[0]]) >= needed:
+            if len(counting) >= needed:
                 return samples
         raise HostBehind(f"the host did not keep ahead of the GPU in {tried} rounds")
 

@@ -16,7 +16,7 @@ from aotriton.rules.commands import in_source_tree
 from aotriton.rules.family import kernel as description
 from aotriton.rules.family import operator_of, source_module
 from aotriton.rules.kernel import KernelDescription, Tensor
-from aotriton.tune.measure.clock import GpuClock, Sample
+from aotriton.tune.measure.clock import Clocks, GpuClock, Sample
 from aotriton.tune.measure.launch_sequences import Sequences
 from aotriton.tune.measure.nvml import ManagedGpu
 from aotriton.tune.measure.requests import Conditions, Device, Draw, Request, Timed
@@ -120,7 +120,10 @@ class GpuLauncher:
         )
 
     def conditions(self) -> Conditions:
-        return Conditions(self._managed.sm_clock, self._managed.temperature)
+        return Conditions(self._managed.sm_clock, self._managed.temperature, others=self._managed.others)
+
+    def sm_clock(self) -> int | None:
+        return self._managed.sm_clock
 
     def prepare(self, problem: Problem) -> None:
         kernel, own = problem.kernel, tuning(problem.kernel.family)
@@ -259,8 +262,9 @@ class GpuLauncher:
         self.torch.cuda.empty_cache()
         if self._sequences is None:
             self._sequences = Sequences(self.torch, self.binding, self._clock, self.device().multiprocessors)
-        timings = self._sequences.time(draw)
-        return Timed(timings, self.conditions())
+        before, clocks = self.conditions(), Clocks(self.sm_clock)
+        timings = self._sequences.time(draw, clocks)
+        return Timed(timings, self.conditions().of(clocks, before))
 
     def healthy(self) -> bool:
         try:

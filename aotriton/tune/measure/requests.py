@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from aotriton.rules.database.rows import SequenceTiming
 from aotriton.rules.family import kernel as description
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
-from aotriton.tune.measure.clock import Sample
+from aotriton.tune.measure.clock import Clocks, Sample
 from aotriton.tune.problem.accuracy import Check
 from aotriton.tune.problem.problems import Problem, Shape
 
@@ -33,10 +33,19 @@ class Device:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The GPU's clock in MHz and temperature in °C when timings were taken; None where it does not report them."""
+    """The GPU's clock in MHz and temperature in °C when timings were taken; None where it does not report them.
+    ``remark``: what is to be said of the clock. ``others``: processes on the GPU that are not the tuner's.
+    """
 
     sm_clock: int | None = None
     temperature: int | None = None
+    remark: str = ""
+    others: tuple[str, ...] = ()
+
+    def of(self, clocks: Clocks, before: Conditions) -> Conditions:
+        """These, taken at the end, with the clock of the rounds that count, and the other processes ``before``."""
+        others = tuple(dict.fromkeys((*before.others, *self.others)))
+        return replace(self, sm_clock=clocks.of_counting or self.sm_clock, remark=clocks.remark, others=others)
 
 
 UNKNOWN_CONDITIONS = Conditions()
@@ -140,8 +149,11 @@ class Launcher(Protocol):
     def round(self, opened: Sequence[Any]) -> Sequence[Sample]:
         """Microseconds of one launch of each, in this order; None where the sample does not count."""
 
+    def sm_clock(self) -> int | None:
+        """The GPU's clock now."""
+
     def conditions(self) -> Conditions:
-        """The GPU's clock and temperature now."""
+        """The GPU's clock and temperature now, and who else is on it."""
 
     def close(self, opened: Any) -> None: ...
 

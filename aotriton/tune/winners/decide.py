@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from aotriton.rules.database import Outcome, Winner, latest_medians
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
-from aotriton.tune.measure.clock import WITHIN, interval
+from aotriton.tune.measure.clock import WITHIN, WITHIN_OTHERWISE, interval, one_clock
 from aotriton.tune.problem.candidates import spec_of
 
 RACERS = 4
@@ -16,6 +17,14 @@ RUNNERS_UP = 3
 CellKey = tuple[str, str]  # functional and bin
 SamplesOf = Callable[[int], Sequence[float]]  # by ``Outcome.id``
 Ranked = list[tuple[Outcome, ImageSpec]]  # what may win a key, the first does
+
+
+class Swept(NamedTuple):
+    """A candidate's sweep."""
+
+    median_us: float
+    config: str
+    sm_clock: int | None = None
 
 
 def racers(outcomes: Iterable[Outcome]) -> list[str]:
@@ -27,17 +36,24 @@ def racers(outcomes: Iterable[Outcome]) -> list[str]:
     for outcome in sorted(outcomes, key=lambda o: (o.session, o.id)):
         if outcome.phase == "sweep":
             sweep[outcome.image] = outcome
-    return leaders({o.image: (o.median_us or 0.0, o.config) for o in sweep.values() if o.status == "ok"})
+    right = [one for one in sweep.values() if one.status == "ok"]
+    return leaders({one.image: Swept(one.median_us or 0.0, one.config, one.sm_clock) for one in right})
 
 
-def leaders(swept: Mapping[str, tuple[float, str]]) -> list[str]:
-    """The images that are within WITHIN of the fastest one, at most RACERS; none where that one leads alone. ``swept``
-    has a median and a config for each image.
+def leaders(swept: Mapping[str, Swept]) -> list[str]:
+    """The images that are within WITHIN of the fastest one, at most RACERS; none where that one leads alone.
+
+    Sweeps at two clocks do not say which image is faster: then those within WITHIN_OTHERWISE race, too.
     """
-    exact = {name: (float(f"{median_us:.5g}"), config) for name, (median_us, config) in swept.items()}  # as rows are
-    order = sorted(exact, key=lambda name: exact[name])[:RACERS]
-    near = [name for name in order if exact[name][0] <= WITHIN * exact[order[0]][0]]
+    exact = {name: one._replace(median_us=float(f"{one.median_us:.5g}")) for name, one in swept.items()}  # as rows are
+    order = sorted(exact, key=lambda name: exact[name][:2])[:RACERS]
+    near = [name for name in order if _may_be_as_fast(exact[name], exact[order[0]])]
     return near if len(near) > 1 else []
+
+
+def _may_be_as_fast(one: Swept, fastest: Swept) -> bool:
+    within = WITHIN if one_clock(one.sm_clock, fastest.sm_clock) else WITHIN_OTHERWISE
+    return one.median_us <= within * fastest.median_us
 
 
 def race_is_due(outcomes: Sequence[Outcome]) -> list[str]:

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from aotriton.rules.family import VARIABLE
 from aotriton.tune.measure import clock as measure
+from aotriton.tune.measure.nvml import TUNER
 from aotriton.tune.measure.requests import UNKNOWN_CONDITIONS, Device, Draw, Launcher, Race, Request, Result, Timed
 from aotriton.tune.problem.accuracy import Check
 from aotriton.tune.problem.problems import NamedProblem, Problem
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 START_LIMIT = 180.0  # seconds to import torch and make a context on a busy machine
 PREPARE_LIMIT = 180.0  # seconds for inputs and reference
 CANDIDATE_LIMIT = 20.0  # seconds for one candidate, which takes some 50 ms
+COMPARED = 64  # rounds of a problem before a candidate's, with whose clock its rounds are compared
 
 
 class WorkerError(Exception):
@@ -183,6 +186,7 @@ def _serve(
     """Runs the child: one answer (value, error, whether it can go on) to each request."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _die_with(parent)
+    _call_itself(TUNER)
     for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         os.environ[variable] = gpu
     if families is not None:
@@ -213,19 +217,25 @@ class _Child:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self._problem: Problem | None = None
+        self._clocks: deque[int] = deque(maxlen=COMPARED)  # of the problem's last rounds
 
     def device(self) -> Device:
         return self._launcher.device()
 
     def prepare(self, problem: NamedProblem) -> None:
         self._problem = problem.problem
+        self._clocks.clear()
         self._launcher.prepare(self._problem)
 
     def sweep(self, request: Request, best_us: float | None) -> Result:
         launcher, opened = self._launcher, self._launcher.open(request)
         check, checks = launcher.check(opened), 1
-        samples = [] if check.wrong else measure.sweep(lambda count: launcher.round([opened] * count), best_us)
-        conditions = launcher.conditions() if samples else UNKNOWN_CONDITIONS
+        samples, conditions = list[float](), UNKNOWN_CONDITIONS
+        if not check.wrong:
+            before, clocks = launcher.conditions(), measure.Clocks(launcher.sm_clock, list(self._clocks))
+            samples = measure.sweep(lambda count: launcher.round([opened] * count), best_us, clocks)
+            conditions = launcher.conditions().of(clocks, before)
+            self._clocks += clocks.known
         if samples and measure.may_win(samples, best_us):
             check, checks = self._check_further(opened, check)
         check = self._closed(opened, check)
@@ -258,8 +268,11 @@ class _Child:
     def race(self, requests: Sequence[Request]) -> Race:
         launcher = self._launcher
         opened = {request.name: launcher.open(request) for request in requests}
-        samples = measure.race(lambda order: launcher.round([opened[name] for name in order]), list(opened))
-        conditions = launcher.conditions()
+        before, clocks = launcher.conditions(), measure.Clocks(launcher.sm_clock)
+        samples = measure.race(
+            lambda order: launcher.round([opened[name] for name in order]), list(opened), clocks=clocks
+        )
+        conditions = launcher.conditions().of(clocks, before)
         for one in opened.values():
             launcher.close(one)
         return Race(samples, conditions)
@@ -278,3 +291,10 @@ def _die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)  # it was gone before
+
+
+def _call_itself(name: str) -> None:
+    """Names this process, for /proc and tools that show it."""
+    pr_set_name = 15
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(pr_set_name, name.encode())

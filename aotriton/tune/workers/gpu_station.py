@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from aotriton.codegen.compile import ImageStore
 from aotriton.rules.image import TRITON_VERSION
-from aotriton.tune.measure.requests import Device, Request
+from aotriton.tune.measure.requests import Conditions, Device, Request
 from aotriton.tune.problem.problems import NamedProblem
 from aotriton.tune.problem.tuning_error import TuningError
-from aotriton.tune.winners.decide import leaders
+from aotriton.tune.winners.decide import Swept, leaders
 from aotriton.tune.workers.canary import Attempts, Canary, Stopped
 from aotriton.tune.workers.families import known_folders
 from aotriton.tune.workers.gpu_process import GpuProcess, TimedOut, WorkerError
@@ -38,12 +38,15 @@ IDLE = 60.0  # seconds without a job, after which a run's GPU is another's to ta
 
 @dataclass
 class _Run:
-    """What a station knows of one run: of its problem the best time in µs, and the right candidates with medians."""
+    """What a station knows of one run: of its problem the best time in µs, and the right candidates with their sweeps.
+    ``told``: what it has said of the GPU.
+    """
 
     stop: threading.Event = field(default_factory=threading.Event)
     problem: NamedProblem | None = None
     best: float | None = None
-    seen: dict[str, tuple[float, Request]] = field(default_factory=dict)
+    seen: dict[str, tuple[Swept, Request]] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
 
     def turn_to(self, problem: NamedProblem) -> None:
         if problem != self.problem:
@@ -235,13 +238,14 @@ class GpuStation:
             return attempts.of(call, f"{job.problem}: {what}", job.problem, others)
 
         if job.race:
-            self._race(worker, requests, tried, made, job.problem)
+            self._race(worker, requests, tried, made, run)
         else:
             self._sweep(worker, requests, tried, made, run, canaries)
             if job.finish and not run.stop.is_set() and (leading := self._leaders(run)):
                 alone = Measured()  # if they do not race together, the coordinator asks who is to blame
-                self._race(worker, leading, tried, alone, job.problem)
+                self._race(worker, leading, tried, alone, run)
                 made.race = alone.race
+                made.notes += alone.notes
 
     def _sweep(
         self,
@@ -261,16 +265,29 @@ class GpuStation:
                 made.results[request.name] = _failed(result)
                 continue
             made.results[request.name] = result
+            self._tell(run, made, request.config, result.conditions)
             if result.status == "ok":
                 canaries.insert(0, Canary(run.problem, request))
                 middle = median(result.samples)
-                run.seen[request.name] = middle, request
+                run.seen[request.name] = Swept(middle, request.config, result.conditions.sm_clock), request
                 run.best = min(run.best or middle, middle)
 
     def _leaders(self, run: _Run) -> list[Request]:
         """The problem's candidates that must race; none where one leads clearly."""
-        found = {name: (middle, request.config) for name, (middle, request) in run.seen.items()}
+        found = {name: swept for name, (swept, _) in run.seen.items()}
         return [run.seen[name][1] for name in leaders(found)]
+
+    def _tell(self, run: _Run, made: Measured, what: str, conditions: Conditions) -> None:
+        """Notes, once, that somebody else is on the GPU, and of each problem that its rounds ran at several clocks."""
+        if conditions.others and "others" not in run.told:
+            run.told.add("others")
+            made.notes.append(
+                f"another process is on GPU {self.gpu}: {', '.join(conditions.others)}: what is measured beside it"
+                " decides nothing, and is measured again by the next run"
+            )
+        if conditions.remark and str(run.problem) not in run.told:
+            run.told.add(str(run.problem))
+            made.notes.append(f"{run.problem}: {what}: {conditions.remark}")
 
     def _race(
         self,
@@ -278,11 +295,12 @@ class GpuStation:
         requests: Sequence[Request],
         tried: Callable[..., Any],
         made: Measured,
-        problem: NamedProblem,
+        run: _Run,
     ) -> None:
         race = tried(lambda: worker.race(requests), "", "race")
         if not isinstance(race, WorkerError):
             made.race = race
+            self._tell(run, made, "race", race.conditions)
             return
         for request in requests:  # each alone, to see who fails
             alone = tried(lambda r=request: worker.race([r]), request.name, request.config)
@@ -290,7 +308,7 @@ class GpuStation:
                 made.results[request.name] = _failed(alone)
         if not made.results:
             made.apart = True
-            made.notes.append(f"{problem}: the leaders race alone, but not together: {race}")
+            made.notes.append(f"{run.problem}: the leaders race alone, but not together: {race}")
 
     def _localised(self, job: MeasureJob, made: Measured) -> list[Request]:
         """The requests with the paths of this machine; none where an image is missing."""
