@@ -10,12 +10,13 @@ import pytest
 from test_retract import CELLS, FUNCTIONAL, SPECS, begin, measure
 
 from aotriton.codegen.store import CompiledImage, ImageStore
-from aotriton.rules.database import Model, TuningDatabase, Winner
+from aotriton.rules.database import Measurement, Model, TuningDatabase, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.cli.main import main
 from aotriton.tune.winners import decide_all as module
 from aotriton.tune.winners.audit import audit
 from aotriton.tune.winners.decide_all import decide_all
+from aotriton.tune.winners.siblings import decide_siblings
 
 
 @pytest.fixture
@@ -95,6 +96,26 @@ def test_a_later_timing_of_a_winner_counts(
     assert kinds(database) == ["outdated"]
     assert mended(database, tmp_path, monkeypatch) == []
     assert [one.median_us for one in database.winners()] == [11.0]
+
+
+@pytest.mark.parametrize(("sm_clock", "found"), [(None, ["contradicted"]), (1980, [])])
+def test_a_race_that_contradicts_the_winners_sweep_is_named(
+    tmp_path: Path, sm_clock: int | None, found: list[str]
+) -> None:
+    """Where it does not count; else it decides."""
+    with TuningDatabase(tmp_path / "other.sqlite3") as database:
+        session = begin(database)
+        measure(database, session, CELLS[0], SPECS[0].name)
+        for place, us in enumerate((20.0, 21.0)):
+            spec = SPECS[place]
+            row = database.evidence.image_id(spec.name, spec.config)
+            bin = database.winners()[0].bin
+            problem = database.evidence.problem_id("sm_90", "attn_fwd", str(FUNCTIONAL), bin, {"batch": 1})
+            database.evidence.record(Measurement(problem, row, session, "race", "ok", us, [us], sm_clock=sm_clock))
+        decide_siblings(database, FUNCTIONAL, "d")
+        assert [one.median_us for one in database.winners()] == [20.0 if sm_clock else 10.0]
+        assert kinds(database) == found
+        assert all("20.0 us" in one.why for one in audit(database))
 
 
 def test_an_image_of_which_nothing_is_known_is_compiled(

@@ -10,6 +10,7 @@ import pytest
 from aotriton.rules.binning import bin_text
 from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Outcome, Winner, latest_medians
+from aotriton.rules.database.rows import contradictions
 from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
@@ -176,6 +177,16 @@ def test_a_race_that_contradicts_its_sweep_does_not_count(raced: float, counts: 
         names[1]: 10.2 if counts else 10.1,
     }
     assert race_is_due(log.outcomes) == [], "it was run, and another one would say the same"
+
+
+def test_a_race_at_a_known_clock_counts_also_against_its_sweep() -> None:
+    """Its launches follow those of other images, as in a program; the image that is faster then wins."""
+    log = Log()
+    for tunables, swept, raced in ((FAST, 25.2, 32.3), (SLOW, 25.8, 26.9)):
+        log.add(functional(), CELL, tunables, swept, sm_clock=1980)
+        log.add(functional(), CELL, tunables, raced, "race", sm_clock=1980)
+    assert [one.median_us for one in log.decide()] == [26.9]
+    assert [one.median_us for one in contradictions(log.outcomes)] == [32.3]
 
 
 def test_a_contradiction_is_of_one_session() -> None:

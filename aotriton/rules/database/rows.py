@@ -13,8 +13,8 @@ PROVENANCES = ("measured", "borrowed", "predicted", "imported")
 STATUSES = ("ok", "checked", "wrong", "compile_failed", "crashed", "timed_out", "pruned")
 PHASES = ("sweep", "race")
 
-# How far an image's race may be from its own sweep of the same session, as a ratio. The two differ by 3.5 % at most
-# from run to run; a GPU that changed its clocks between them, or that somebody else used, differs by more.
+# How far an image's race may be from its own sweep of the same session, as a ratio, before the two contradict each
+# other. They differ by 3.5 % at most from run to run.
 CONTRADICTION = 1.25
 
 
@@ -267,7 +267,7 @@ def latest_medians(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], list[Ou
     Of those that are ``counting``. Of one image the latest session counts, and in it the race over the sweep; an image
     whose last outcome is not ok is left out. Where a bin was measured in several shapes, the shape measured last stands
     for it: medians of different shapes say nothing of each other. Nor do those of different products: ValueError. A
-    race that contradicts its sweep does not count, nor does any other image's part in it.
+    race that contradicts its sweep counts if its clock is known; else no image's part in it does.
     """
     shape: dict[tuple[str, str], str] = {}
     places: dict[tuple[str, str, str], list[Outcome]] = {}
@@ -289,17 +289,27 @@ def latest_medians(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], list[Ou
 
 
 def _credible(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-    """The outcomes of one problem, without the timings of races that contradict a sweep of their session."""
+    """The outcomes of one problem, without races that contradict a sweep of their session and whose clock is not known.
+
+    Where it is known, a race is of rounds at one clock: its launches follow those of other images, as they do in a
+    program, and those of a sweep follow their own.
+    """
+    dropped = {one.session for one in contradictions(outcomes) if one.sm_clock is None}
+    return [o for o in outcomes if not (o.phase == "race" and o.status == "ok" and o.session in dropped)]
+
+
+def contradictions(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The timings in races that contradict the sweep of their image in their session, all of one problem."""
     raced = [outcome for outcome in outcomes if outcome.phase == "race" and outcome.status == "ok"]
     if not raced:
-        return outcomes
+        return []
     swept = {(o.session, o.image): o.median_us or 0.0 for o in outcomes if o.phase == "sweep" and o.status == "ok"}
-    dropped = set()
+    found = []
     for outcome in raced:
         ratio = (outcome.median_us or 0.0) / swept.get((outcome.session, outcome.image), outcome.median_us or 1.0)
         if not 1 / CONTRADICTION <= ratio <= CONTRADICTION:
-            dropped.add(outcome.session)
-    return [o for o in outcomes if not (o.phase == "race" and o.status == "ok" and o.session in dropped)]
+            found.append(outcome)
+    return found
 
 
 def winner(row: Sequence[object]) -> Winner:

@@ -10,6 +10,7 @@ from aotriton.rules.binning import bin_text
 from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Outcome, TuningDatabase, Winner, latest_medians, timings_of
 from aotriton.rules.database.derive import ImagesOfToday
+from aotriton.rules.database.rows import contradictions
 from aotriton.rules.family import families
 from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
 from aotriton.tune.winners.decide import decide
@@ -25,6 +26,7 @@ MENDED_BY = {
     "older": "it was never timed, and today's source makes another image of its config: --decide compiles that",
     "outdated": "its image was timed later with another result: --decide chooses anew",
     "undecided": "the measurements give another winner: --decide chooses anew",
+    "contradicted": "a race at a clock that is not known contradicts its sweep, which decided: measure it again",
     "unlisted": "nothing is known of today's image of its config: --decide compiles it",
     "model": "the model's image is not of today's source, or was not compiled: --fit fits anew",
 }
@@ -88,13 +90,27 @@ def _of_winner(
         yield Finding("unmeasured", row, f"{winner.median_us} us of {winner.measured}")
     elif winner.image != current:
         kind = "stale" if winner.provenance == "measured" else "older"
-        yield Finding(kind, row, f"{winner.provenance}, today it is {current}")
+        races = _contradicted(winner, outcomes)
+        yield Finding(kind, row, f"{winner.provenance}, today it is {current}" + (f"; {races}" if races else ""))
     elif winner.provenance == "measured" and (latest := _latest(winner, outcomes)):
         yield Finding("outdated", row, f"{winner.median_us} us of {winner.measured}, {latest}")
     elif (other := chosen.get(_cell(winner), winner)).image != winner.image:
         yield Finding("undecided", row, f"{winner.median_us} us, {other.image} {other.median_us} us")
+    elif winner.provenance == "measured" and (races := _contradicted(winner, outcomes)):
+        yield Finding("contradicted", row, f"{winner.median_us} us of {winner.measured}, {races}")
     elif current not in listed:
         yield Finding("unlisted", row, winner.provenance)
+
+
+def _contradicted(winner: Winner, outcomes: list[Outcome]) -> str:
+    """The timings in the race of the winner's session that contradict their sweeps, where it was left out for them."""
+    own = {one.session for one in timings_of(winner, outcomes) if one.phase == "sweep"}
+    found = [
+        one
+        for one in contradictions([one for one in outcomes if one.shape == winner.shape])
+        if one.session in own and one.sm_clock is None
+    ]
+    return ", ".join(f"its sweep contradicts the race: {one.image} {one.median_us} us" for one in found)
 
 
 def _latest(winner: Winner, outcomes: list[Outcome]) -> str:
