@@ -36,7 +36,7 @@ class Sequences:
         self._torch, self._binding, self._clock, self._multiprocessors = torch, binding, clock, multiprocessors
         self._candidates: dict[str, Any] = {}
 
-    def time(self, draw: Draw, clocks: Clocks) -> list[SequenceTiming]:
+    def time(self, draw: Draw, clocks: Clocks | None = None) -> list[SequenceTiming]:
         """Median microseconds of each sequence, all of them interleaved; Disagreement where results differ.
 
         A sequence of the lead's call that has nothing to hand on in its workspace is left out: another backend serves
@@ -49,7 +49,7 @@ class Sequences:
             if launch := self._bind(draw, sequence, given):
                 launches[number] = launch
         self._compare(draw, launches, given.results)
-        samples = self._rounds(launches, clocks)
+        samples = self._rounds(launches, clocks or Clocks())
         return [
             SequenceTiming(
                 backend=draw.sequences[number].backend,
