@@ -8,7 +8,8 @@ gets a line for each candidate opened, "slow" the seconds that each takes, "late
 more], counted in the folder "counters"; "lost_gpu" names it where there are two. "product" is what the GPU calls
 itself, "other" has product and driver of single ones, "uuid" is what uuids begin with. "refuse" lists batches of
 shapes on which no launch sequence runs; "lost_gpu" alone has one GPU refuse all of them. "others" are processes of
-others on the GPU; "clocks" has by config the SM clock after each of its rounds, and 1980 MHz follow.
+others that compute on the GPU, "silent" those that may; "clocks" has by config the SM clock after each of its rounds,
+and 1980 MHz follow.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ class StandinLauncher:
         uuid = f"{self._orders.get('uuid', os.getppid())}-{self._gpu}"  # not that of another test, which may run now
         return Device("sm_90", product, own["driver"], "none", 132, uuid, 1 << 30, 700)
 
-    def conditions(self) -> Conditions:
-        others = self._orders.get("others", [])
-        return Conditions(1980, 41, others=tuple(others))
+    def conditions(self, since: float) -> Conditions:
+        others, silent = (tuple(self._orders.get(name, ())) for name in ("others", "silent"))
+        return Conditions(1980, 41, others=others, silent=silent)
 
     def sm_clock(self) -> int:
         return int(self._clocks.pop(0)) if self._clocks else 1980
@@ -136,7 +137,7 @@ class StandinLauncher:
         for one in draw.sequences:
             images = tuple(request.name for request in one.requests)
             found.append(SequenceTiming(one.backend, images, time_of_call(one.requests, shape), 0.01, 5))
-        return Timed(found, self.conditions())
+        return Timed(found, self.conditions(0.0))
 
     def close(self, opened: Any) -> None:
         self._checked.discard(opened.name)

@@ -1,4 +1,7 @@
-"""aotriton.autotune on a GPU: both examples and a Python function are tuned, and their best configs are right."""
+"""aotriton.autotune on a GPU: both examples and a Python function are tuned, and their best configs are right.
+
+Other tests may compute on the GPU meanwhile, so ``crowded_launcher`` stands in: it does not look for other processes.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from aotriton.rules import family
 from aotriton.rules.database import TuningDatabase
 from aotriton.tune.autotune.tuned import DATABASE, Tuned
 from aotriton.tune.autotune.tuning import DrawnData
+from aotriton.tune.measure.launcher import visible_gpus
 
 pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 pytest.importorskip("torch", reason="torch is not installed")
@@ -30,6 +34,10 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(family.VARIABLE, "")
 
 
+def options() -> tuple[str, ...]:
+    return "--launcher", "crowded_launcher:CrowdedLauncher", "--gpus", *visible_gpus()
+
+
 def verdicts(one: Tuned) -> set[str]:
     with TuningDatabase(one.folder / DATABASE, readonly=True) as database:
         return {outcome.status for outcome in database.evidence.outcomes()}
@@ -38,6 +46,7 @@ def verdicts(one: Tuned) -> set[str]:
 def test_a_softmax_in_triton() -> None:
     """Every config is right or pruned, and the winners of both sizes give torch's softmax, at other sizes, too."""
     one = example("softmax").softmax
+    one._options = options()
     assert [best.sizes["columns"] for best in one.winners] == [1024, 8192]
     assert verdicts(one) <= {"ok", "pruned"}
     assert all(0 < best.median_us < 1000 for best in one.winners)
@@ -53,7 +62,7 @@ def test_a_kernel_in_cuda() -> None:
     """Every config is right or pruned. The winner's image, launched by the library's own host code, which passes more
     arguments than the kernel takes, gives what torch gives; also where a thread has less than its width.
     """
-    one = example("swiglu").tuned()
+    one = example("swiglu").tuned(options=options())
     assert verdicts(one) <= {"ok", "pruned"}
     (best,) = one.winners
     (kernel,) = family.add(one.folder).kernels
@@ -90,7 +99,7 @@ def half(x: Any) -> Any:
 def test_a_python_function() -> None:
     """It is called and timed as it is: one launch takes less time than many."""
     space, tensors = {"PARTS": (1, 16)}, {"inputs": {"x": "fp32[n]"}, "results": {"out": "fp32[n]"}}
-    one = aotriton.autotune(halves, reference=half, space=space, sizes={"n": 1 << 24}, **tensors)
+    one = aotriton.autotune(halves, reference=half, space=space, sizes={"n": 1 << 24}, options=options(), **tensors)
     assert one.config == {"PARTS": 1}
     assert verdicts(one) == {"ok"}
     x = torch.randn(1000, device="cuda")
@@ -123,7 +132,7 @@ def first(x: Any) -> Any:
 def test_inputs_are_prepared() -> None:
     """Inputs may be made of those that are drawn; what is not as declared is an error that names it."""
     given: dict[str, Any] = {"inputs": {"x": "fp32[n]"}, "results": {"out": "fp32[n]"}, "space": {"PARTS": (1,)}}
-    given |= {"reference": logarithm, "sizes": {"n": 1 << 20}}
+    given |= {"reference": logarithm, "sizes": {"n": 1 << 20}, "options": options()}
     one = aotriton.autotune(logarithms, prepare=positive, **given)
     assert verdicts(one) == {"ok"}
     for reference, prepare, message in (
@@ -137,6 +146,6 @@ def test_inputs_are_prepared() -> None:
 def test_what_is_wrong_does_not_win() -> None:
     """A config whose result is off in one element is recorded as wrong."""
     space, tensors = {"PARTS": (1, 2)}, {"inputs": {"x": "fp32[n]"}, "results": {"out": "fp32[n]"}}
-    one = aotriton.autotune(wrong, reference=half, space=space, sizes={"n": 1 << 20}, **tensors)
+    one = aotriton.autotune(wrong, reference=half, space=space, sizes={"n": 1 << 20}, options=options(), **tensors)
     assert one.config == {"PARTS": 1}
     assert verdicts(one) == {"ok", "wrong"}

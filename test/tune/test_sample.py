@@ -410,6 +410,15 @@ def test_what_is_timed_beside_another_process_is_left_out(bench: Bench, capsys: 
     assert bench.sample(2) == 2
 
 
+def test_what_is_timed_beside_a_process_that_may_compute_counts(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told once."""
+    bench.measure(*CONFIGS[:1])
+    assert bench.sample(2, orders={"silent": ["7 (train)"]}) == 2
+    assert capsys.readouterr().err.count("another process is on the GPU, and may compute: 7 (train)") == 1
+
+
 def shapes_of(count: int) -> list[dict[str, int]]:
     """Those of seed 0."""
     random = Random(f"0 {KERNEL.name} {FUNCTIONAL}")

@@ -240,6 +240,19 @@ def test_what_is_measured_beside_another_process_decides_nothing(
     assert sum(one.status == "ok" for one in anew) == 2 * sum(one.status == "ok" for one in first)
 
 
+def test_what_is_measured_beside_a_process_that_may_compute_counts(
+    tmp_path: Path, orders: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told once, and recorded."""
+    orders.update(silent=["7 (train)"])
+    counted = [one for one in run(tmp_path, small()) if one.status == "ok"]
+    assert capsys.readouterr().err.count("another process is on GPU 0: 7 (train)") == 1
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        assert len(database.winners()) == 1
+        found = database._file.execute("SELECT detail, count(*) FROM measurement WHERE status = 'ok' GROUP BY detail")
+        assert found.fetchall() == [("perhaps beside 7 (train)", len(counted))]
+
+
 def test_a_search_beside_another_process_has_not_ended(tmp_path: Path, orders: dict[str, object]) -> None:
     orders.update(others=["7 (train)"])
     with pytest.raises(TuningError, match="could not be finished"):

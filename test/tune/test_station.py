@@ -216,6 +216,16 @@ def test_who_else_is_on_the_gpu_is_told_once(orders: dict[str, object], station:
         assert one.conditions.others == ("7 (train)",)
 
 
+def test_who_may_compute_on_the_gpu_is_told_once(orders: dict[str, object], station: GpuStation) -> None:
+    orders.update(silent=["7 (train)"])
+    run = setting()
+    first, second = (station.measure(job(run, one)) for one in (FAST, SLOW))
+    (note,) = first.notes
+    assert note.startswith("another process is on GPU 0: 7 (train): ")
+    assert note.endswith(" counts")
+    assert second.notes == []
+
+
 def test_a_child_is_known_as_a_tuners(orders: dict[str, object], station: GpuStation) -> None:
     """By its name, which other tuners see while it waits for the GPU."""
     station.measure(job(setting(), FAST))

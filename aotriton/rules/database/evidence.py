@@ -247,7 +247,7 @@ class Evidence(Images):
                 "SELECT id, problem, image, session, phase, status, median_us, judge, sm_clock"
                 f" FROM evidence.measurement WHERE problem IN {these}"
                 f" AND session IN ({', '.join(map(str, sessions))}) AND status <> 'checked'"
-                " AND (status <> 'ok' OR detail IS NULL) ORDER BY id",
+                f" AND (status <> 'ok' OR ifnull(detail, '') NOT LIKE '{rows.BESIDE} %') ORDER BY id",
                 values,
             )
             outcome = rows.outcomes(problems, images, sessions)

@@ -12,6 +12,7 @@ from aotriton.rules.judge import of_today
 PROVENANCES = ("measured", "borrowed", "predicted", "imported")
 STATUSES = ("ok", "checked", "wrong", "compile_failed", "crashed", "timed_out", "pruned")
 PHASES = ("sweep", "race")
+BESIDE = "beside"  # begins the detail of what was timed while another process computed on the GPU
 
 # How far an image's race may be from its own sweep of the same session, as a ratio, before the two contradict each
 # other. They differ by 3.5 % at most from run to run.
@@ -26,9 +27,9 @@ class Measurement:
     ``samples`` are microseconds in the order taken. ``error`` is the relative error against the reference and
     ``tolerance`` what was allowed; None where the candidate never ran. ``sm_clock`` in MHz and ``temperature`` in °C
     are the GPU's when the samples were taken; None where it does not tell. ``detail`` says why the candidate is out; of
-    one that is "ok", who else was on the GPU: it decides nothing. ``judge`` is that of ``rules/judge.py``,
-    None of what was measured before there were any. ``checks`` is the number of launches whose results were checked;
-    where it is None and there is an error, it was one.
+    one that is "ok", who else was on the GPU: if it begins with BESIDE, it decides nothing. ``judge`` is that of
+    ``rules/judge.py``, None of what was measured before there were any. ``checks`` is the number of launches whose
+    results were checked; where it is None and there is an error, it was one.
     """
 
     problem: int

@@ -7,6 +7,7 @@ from statistics import median
 
 from aotriton.codegen.compile import CompileFailure
 from aotriton.rules.database import Measurement
+from aotriton.rules.database.rows import BESIDE
 from aotriton.rules.judge import judge_of
 from aotriton.tune.coordinator.images import Images, Made
 from aotriton.tune.coordinator.progress import Progress
@@ -90,7 +91,9 @@ class Rows:
     ) -> Row:
         if status == "ok" and conditions.others:
             search.disturbed = True
-            detail = f"beside {', '.join(conditions.others)}"
+            detail = f"{BESIDE} {', '.join(conditions.others)}"
+        elif status == "ok" and conditions.silent:
+            detail = f"perhaps beside {', '.join(conditions.silent)}"
         measurement = Measurement(
             search.row, 0, gpu.session, phase, status, median(samples) if samples else None, samples, error, tolerance,
             detail and shortened(detail), conditions.sm_clock, conditions.temperature,

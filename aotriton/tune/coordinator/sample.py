@@ -63,6 +63,7 @@ def sample(
     At the first Ctrl-C each worker ends its chunk.
     """
     done: list[int] = []
+    told: set[str] = set()  # processes
 
     def work(database: TuningDatabase, worker: GpuProcess, chunk: Chunk) -> Iterator[bool]:
         for operator, draw in chunk:
@@ -78,6 +79,9 @@ def sample(
                 progress.note(f"{draw.functional} {dict(draw.shape)}: left out: another process is on the GPU: {who}")
                 yield False
                 continue
+            if taken.conditions.silent and not told:
+                told.update(taken.conditions.silent)
+                progress.note(f"another process is on the GPU, and may compute: {', '.join(taken.conditions.silent)}")
             database.evidence.add_sample(
                 session, operator.name, str(draw.functional), dict(draw.shape), taken.timings,
                 taken.conditions.sm_clock, taken.conditions.temperature,

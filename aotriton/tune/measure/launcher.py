@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -119,8 +120,9 @@ class GpuLauncher:
             power_limit=self._managed.power_limit,
         )
 
-    def conditions(self) -> Conditions:
-        return Conditions(self._managed.sm_clock, self._managed.temperature, others=self._managed.others)
+    def conditions(self, since: float) -> Conditions:
+        others, silent = self._managed.others(since)
+        return Conditions(self._managed.sm_clock, self._managed.temperature, others=others, silent=silent)
 
     def sm_clock(self) -> int | None:
         return self._managed.sm_clock
@@ -262,9 +264,9 @@ class GpuLauncher:
         self.torch.cuda.empty_cache()
         if self._sequences is None:
             self._sequences = Sequences(self.torch, self.binding, self._clock, self.device().multiprocessors)
-        before, clocks = self.conditions(), Clocks(self.sm_clock)
+        began, clocks = time.time(), Clocks(self.sm_clock)
         timings = self._sequences.time(draw, clocks)
-        return Timed(timings, self.conditions().of(clocks, before))
+        return Timed(timings, self.conditions(began).of(clocks))
 
     def healthy(self) -> bool:
         try:

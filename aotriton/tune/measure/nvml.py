@@ -12,7 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 SM_CLOCK, GPU_SENSOR = 1, 0  # NVML_CLOCK_SM and NVML_TEMPERATURE_GPU
+NOT_FOUND, INSUFFICIENT_SIZE = 6, 7  # NVML_ERROR_...
 MOST_PROCESSES = 64
+BEFORE = 2.0  # seconds: what NVML knows of a process's computing comes up to 1 s late
 # The name of a tuner's process that owns a GPU. Of several tuners the GPU's lock lets one launch at a time: another
 # one's process only waits.
 TUNER = "aotriton-gpu"
@@ -26,6 +28,19 @@ class Process(ctypes.Structure):
         ("memory", ctypes.c_ulonglong),
         ("gpu_instance", ctypes.c_uint),
         ("compute_instance", ctypes.c_uint),
+    )
+
+
+class Sample(ctypes.Structure):
+    """nvmlProcessUtilizationSample_t: of a while until ``time``, in microseconds of the Unix time, in percent."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("time", ctypes.c_ulonglong),
+        ("sm", ctypes.c_uint),
+        ("memory", ctypes.c_uint),
+        ("encoder", ctypes.c_uint),
+        ("decoder", ctypes.c_uint),
     )
 
 
@@ -64,26 +79,54 @@ class ManagedGpu:
         """In °C, at this moment."""
         return self._number("nvmlDeviceGetTemperature", GPU_SENSOR)
 
-    @property
-    def others(self) -> tuple[str, ...]:
-        """The processes on the GPU that are neither this one, nor above it, nor a tuner's, by number and name. None are
-        known where the library does not tell.
+    def others(self, since: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Processes on the GPU, by number and name: those that computed since then, by ``time.time()``, or just before;
+        and those of which it is not known, where the driver does not tell, as under MIG. An idle one is neither.
 
-        A process above this one waits for it. In a container processes may have numbers of the host: this one is not
-        found among them then, and one of them is this one.
+        Nor is this one, one above it, which waits for it, or a tuner's. In a container processes may have numbers of
+        the host: this one is not found among them then, and one of them is this one.
         """
+        numbers = self._processes()
+        known = os.getpid() in numbers
+        named = {number: str(number) for number in numbers}
+        if known:
+            above = set(_line(os.getpid()))
+            names = {number: _about(number).get("Name", "unknown") for number in numbers if number not in above}
+            named = {number: f"{number} ({name})" for number, name in names.items() if name != TUNER}
+        own = 0 if known else 1
+        if len(named) <= own:
+            return (), ()
+        computed = self._computed(int(1e6 * (since - BEFORE)))
+        if computed is None:
+            return (), tuple(named.values())[own:]
+        return tuple(text for number, text in named.items() if number in computed)[own:], ()
+
+    def _processes(self) -> list[int]:
+        """Those that compute, or could."""
         if self.uuid is None:
-            return ()
+            return []
         running = getattr(self._library, "nvmlDeviceGetComputeRunningProcesses_v3", None)  # drivers before 510 lack it
         found, count = (Process * MOST_PROCESSES)(), ctypes.c_uint(MOST_PROCESSES)
         if running is None or running(self._handle, ctypes.byref(count), found):
-            return ()
-        numbers = [found[place].pid for place in range(count.value)]
-        if os.getpid() not in numbers:
-            return tuple(map(str, numbers[1:]))
-        above = set(_line(os.getpid()))
-        named = {number: _about(number).get("Name", "unknown") for number in numbers if number not in above}
-        return tuple(f"{number} ({name})" for number, name in named.items() if name != TUNER)
+            return []
+        return [found[place].pid for place in range(count.value)]
+
+    def _computed(self, since: int) -> set[int] | None:
+        """The processes that computed since then, in microseconds; None where the library does not tell."""
+        ask = getattr(self._library, "nvmlDeviceGetProcessUtilization", None)
+        if ask is None:
+            return None
+        count = ctypes.c_uint()
+        status = ask(self._handle, None, ctypes.byref(count), ctypes.c_ulonglong(since))
+        found = (Sample * count.value)()
+        if status == INSUFFICIENT_SIZE:
+            status = ask(self._handle, found, ctypes.byref(count), ctypes.c_ulonglong(since))
+        if status == NOT_FOUND:
+            return set()
+        if status:
+            return None
+        # Drivers also return samples that are older, or of more than 100 %.
+        return {one.pid for one in found[: count.value] if 0 < one.sm <= 100 and one.time > since}
 
     def _number(self, function: str, *arguments: int) -> int | None:
         if self.uuid is None:

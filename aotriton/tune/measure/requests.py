@@ -34,18 +34,19 @@ class Device:
 @dataclass(frozen=True)
 class Conditions:
     """The GPU's clock in MHz and temperature in °C when timings were taken; None where it does not report them.
-    ``remark``: what is to be said of the clock. ``others``: processes on the GPU that are not the tuner's.
+    ``remark``: what is to be said of the clock. ``others``: processes that are not the tuner's and computed on the GPU
+    meanwhile; ``silent``: those on it that may have, where the driver does not tell.
     """
 
     sm_clock: int | None = None
     temperature: int | None = None
     remark: str = ""
     others: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
 
-    def of(self, clocks: Clocks, before: Conditions) -> Conditions:
-        """These, taken at the end, with the clock of the rounds that count, and the other processes ``before``."""
-        others = tuple(dict.fromkeys((*before.others, *self.others)))
-        return replace(self, sm_clock=clocks.of_counting or self.sm_clock, remark=clocks.remark, others=others)
+    def of(self, clocks: Clocks) -> Conditions:
+        """These, taken at the end, with the clock of the rounds that count."""
+        return replace(self, sm_clock=clocks.of_counting or self.sm_clock, remark=clocks.remark)
 
 
 UNKNOWN_CONDITIONS = Conditions()
@@ -152,8 +153,8 @@ class Launcher(Protocol):
     def sm_clock(self) -> int | None:
         """The GPU's clock now."""
 
-    def conditions(self) -> Conditions:
-        """The GPU's clock and temperature now, and who else is on it."""
+    def conditions(self, since: float) -> Conditions:
+        """The GPU's clock and temperature now, and who else has computed on it since then, by ``time.time()``."""
 
     def close(self, opened: Any) -> None: ...
 

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -232,9 +233,9 @@ class _Child:
         check, checks = launcher.check(opened), 1
         samples, conditions = list[float](), UNKNOWN_CONDITIONS
         if not check.wrong:
-            before, clocks = launcher.conditions(), measure.Clocks(launcher.sm_clock, list(self._clocks))
+            began, clocks = time.time(), measure.Clocks(launcher.sm_clock, list(self._clocks))
             samples = measure.sweep(lambda count: launcher.round([opened] * count), best_us, clocks)
-            conditions = launcher.conditions().of(clocks, before)
+            conditions = launcher.conditions(began).of(clocks)
             self._clocks += clocks.known
         if samples and measure.may_win(samples, best_us):
             check, checks = self._check_further(opened, check)
@@ -268,11 +269,11 @@ class _Child:
     def race(self, requests: Sequence[Request]) -> Race:
         launcher = self._launcher
         opened = {request.name: launcher.open(request) for request in requests}
-        before, clocks = launcher.conditions(), measure.Clocks(launcher.sm_clock)
+        began, clocks = time.time(), measure.Clocks(launcher.sm_clock)
         samples = measure.race(
             lambda order: launcher.round([opened[name] for name in order]), list(opened), clocks=clocks
         )
-        conditions = launcher.conditions().of(clocks, before)
+        conditions = launcher.conditions(began).of(clocks)
         for one in opened.values():
             launcher.close(one)
         return Race(samples, conditions)

@@ -279,12 +279,12 @@ class GpuStation:
 
     def _tell(self, run: _Run, made: Measured, what: str, conditions: Conditions) -> None:
         """Notes, once, that somebody else is on the GPU, and of each problem that its rounds ran at several clocks."""
-        if conditions.others and "others" not in run.told:
-            run.told.add("others")
-            made.notes.append(
-                f"another process is on GPU {self.gpu}: {', '.join(conditions.others)}: what is measured beside it"
-                " decides nothing, and is measured again by the next run"
-            )
+        decides_nothing = "what is measured beside it decides nothing, and is measured again by the next run"
+        counts = "whether it computes is not known: what is measured beside it counts"
+        for who, then in ((conditions.others, decides_nothing), (conditions.silent, counts)):
+            if who and then not in run.told:
+                run.told.add(then)
+                made.notes.append(f"another process is on GPU {self.gpu}: {', '.join(who)}: {then}")
         if conditions.remark and str(run.problem) not in run.told:
             run.told.add(str(run.problem))
             made.notes.append(f"{run.problem}: {what}: {conditions.remark}")
