@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 
 from aotriton.codegen.backends import BackendCell, CellKey, OperatorPlan, key_of
 from aotriton.codegen.costs import Models
@@ -114,7 +115,7 @@ class CallTimes:
         if key not in self._costs:
             cost, known = self._models.cost(product, spec), None
             if cost:
-                tile = OfTile(cost.row_tile, cost.column_tile, cost.depth_tile, cost.programs, cost.occupancy)
+                tile = OfTile(*(getattr(cost, one.name) for one in fields(OfTile)))
                 known = tile, cost.coefficients
             self._costs[key] = known
         return self._costs[key]

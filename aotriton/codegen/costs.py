@@ -27,13 +27,15 @@ class Cost:
     depth_tile: int
     programs: int
     occupancy: int
+    sorted_rounds: int
     error: float
     source: str
     coefficients: tuple[float, ...]
 
     def __str__(self) -> str:
         """As C++ spells it."""
-        tile = f"{self.row_tile}, {self.column_tile}, {self.depth_tile}, {self.programs}, {self.occupancy}"
+        of_tile = self.row_tile, self.column_tile, self.depth_tile, self.programs, self.occupancy, self.sorted_rounds
+        tile = ", ".join(map(str, of_tile))
         coefficients = ", ".join(map(literal, self.coefficients))
         return f"{{{tile}, {literal(self.error)}, {string(self.source)}, {{{coefficients}}}}}"
 
@@ -106,13 +108,12 @@ class Models:
                 environment = Environment(tunables={**_numbers(functional), **dict(spec.tunables)})
                 words = [f"product={in_a_word(name)}"] if name != product.name else []
                 words += [] if lender == functional else [str(lender)]
-                rows, columns, depth, programs = (evaluate(one, environment) for one in work.of_tile)
+                *sides, sorted_rounds = (evaluate(one, environment) for one in work.of_tile)
                 source = " ".join([*words, model.source]).strip()
                 # A model with a source was fitted to that, not to timings, and a model of another level to other device
                 # code, so its error against timings is not known.
                 error = 0.0 if model.source or lender.level != functional.level else model.error
-                fitted = model.occupancy, error, source, model.coefficients
-                return Cost(rows, columns, depth, programs, *fitted)
+                return Cost(*sides, model.occupancy, sorted_rounds, error, source, model.coefficients)
         return None
 
 

@@ -25,6 +25,7 @@ FORMS = ("whole", "growing", "shrinking", "split", "band")
 WHOLE, GROWING, SHRINKING, SPLIT, BAND = range(len(FORMS))
 
 MOST_SPLITS, FEWEST_STEPS = 16, 4  # of a split tile: its parts, and a part's steps
+CACHED = 2**25  # bytes of what tiles share that the L2 cache holds until the next one comes to them
 
 FORM = "tiles"  # the name of a model of these terms
 # The factors of the coefficients, in the order of the C++ code. A "round" fills the GPU once, with as many programs on
@@ -62,7 +63,9 @@ class Work:
     expressions of tunables, all other fields are expressions of the call. ``form`` is an index into FORMS; ``band`` is
     where a band begins and ends. ``packed`` neighbouring rows see the same part of the depth. ``traffic`` is in bytes,
     of two kinds that are cached differently. ``slow`` is 1 if the layout of the tensors makes access slower.
-    ``programs`` is the number of programs that the grid expects on each multiprocessor.
+    ``programs`` is the number of programs that the grid expects on each multiprocessor. ``sorted_rounds``: tiles are
+    sorted by their steps in groups of pieces that fill so many rounds, so that tiles of a piece do not run together;
+    0: they do.
     """
 
     rows: Expression
@@ -80,6 +83,7 @@ class Work:
     traffic: tuple[Expression, Expression] = (NONE, NONE)
     slow: Expression = NONE
     programs: Expression = ONE
+    sorted_rounds: Expression = NONE
 
     @property
     def of_call(self) -> tuple[Expression, ...]:
@@ -90,7 +94,7 @@ class Work:
     @property
     def of_tile(self) -> tuple[Expression, ...]:
         """The expressions of tunables alone, in the order of the C++ code."""
-        return (self.row_tile, self.column_tile, self.depth_tile, self.programs)
+        return (self.row_tile, self.column_tile, self.depth_tile, self.programs, self.sorted_rounds)
 
     @property
     def tunables(self) -> frozenset[str]:
@@ -108,8 +112,8 @@ def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, 
     form, call = work_of_call(work, environment)
     if call.rows == 0:
         return (0.0,) * len(TERMS)
-    row_tile, column_tile, depth_tile, programs = (float(evaluate(one, environment)) for one in work.of_tile)
-    made = formulas(form, call, OfTile(row_tile, column_tile, depth_tile, programs, occupancy))
+    *sides, sorted_rounds = (float(evaluate(one, environment)) for one in work.of_tile)
+    made = formulas(form, call, OfTile(*sides, occupancy, sorted_rounds))
     return tuple(float(one) for one in made)  # type: ignore[arg-type]  # of floats no formula is a symbol
 
 
@@ -149,6 +153,7 @@ class OfTile:
     depth_tile: Real
     programs: Real
     occupancy: Real
+    sorted_rounds: Real
 
 
 def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
@@ -157,7 +162,7 @@ def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
     across = call.outer * up(call.columns / tile.column_tile)
     tiles = across * row_tiles * call.parts  # programs, but of split ones
     steps = up(call.depth / tile.depth_tile)
-    walked, longest = row_tiles * steps, steps
+    walked, longest, shortest = row_tiles * steps, steps, 0.0
     if form == GROWING:
         grown = tile.row_tile / call.packed  # from one tile to the next
         below = minimum(row_tiles, down(call.depth / grown))  # tiles that end above the last step
@@ -169,7 +174,7 @@ def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
         triangle = reaching * call.depth - tile.row_tile * reaching * (reaching - 1) / 2
         walked = triangle / tile.depth_tile + 0.5 * reaching
     elif form == BAND:
-        walked, longest = _banded(call, tile, row_tiles, steps)
+        walked, longest, shortest = _banded(call, tile, row_tiles, steps)
     walks = call.repeat / call.parts
     longest = up(longest * walks)
     further = maximum(walks, 1.0) - 1.0
@@ -178,8 +183,10 @@ def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
 
     def walk_of(count: Real, room: Real) -> Real:
         """The steps of ``count`` rounds of ``room`` programs."""
-        if form in (GROWING, BAND):
+        if form == GROWING:
             return maximum(longest, total / room)
+        if form == BAND:  # the last round, which may not be full, has the shortest tiles
+            return maximum(longest, total / room + (count - tiles / room) * (shortest * walks))
         if form == SHRINKING:  # each piece begins with its longest program, so a late one may be as long as any
             return maximum(longest, total / room + (longest - total / maximum(tiles, 1.0)))
         return count * longest
@@ -201,6 +208,12 @@ def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
         rounds = up(tiles / room)
         packed = choose(several, rounds, 0.0)
         packed_walk = choose(several, walk_of(rounds, room), 0.0)
+    far = call.far
+    if form in (GROWING, BAND):
+        # A piece's tiles come to what they share one after the other, and between two of them come those of the group.
+        of_group = minimum(up(tile.sorted_rounds * slots / row_tiles), across) * far  # times all pieces
+        beyond = maximum(1.0 - across * CACHED / maximum(of_group, 1.0), 0.0)
+        far = far + far * maximum(walked / steps - 1.0, 0.0) * beyond
     spread = total / call.multiprocessors
     programs = tiles / call.multiprocessors
     return (
@@ -213,7 +226,7 @@ def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
         programs,
         longest,
         call.near * TRAFFIC_UNIT,
-        call.far * TRAFFIC_UNIT,
+        far * TRAFFIC_UNIT,
         call.slow * walk,
         call.slow * spread,
         further,
@@ -221,8 +234,9 @@ def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
     )
 
 
-def _banded(call: OfCall, tile: OfTile, tiles: Real, steps: Real) -> tuple[Real, Real]:
-    """The steps of all tiles of a band together, and the most that one has.
+def _banded(call: OfCall, tile: OfTile, tiles: Real, steps: Real) -> tuple[Real, Real, Real]:
+    """The steps of all tiles of a band together, the most that one has, and about the fewest, which are those of the
+    first or of the last one.
 
     Tile t covers depth from t * grown + first to t * grown + after: two arithmetic series, both clamped to the depth.
     Where a tile does not begin or end with the depth it begins or ends half a step too far, in the mean.
@@ -246,4 +260,10 @@ def _banded(call: OfCall, tile: OfTile, tiles: Real, steps: Real) -> tuple[Real,
     beginning = maximum(no_more - maximum(reached(first), any_step), 0.0)
     ending = maximum(minimum(reached(after - call.depth), no_more) - any_step, 0.0)
     walked = (clamped(after) - clamped(first)) / tile.depth_tile + 0.5 * (beginning + ending)
-    return walked, minimum(up((after - first) / tile.depth_tile) + 1, steps)
+
+    def of(place: Real) -> Real:
+        """The steps of the tile that is at ``place``."""
+        return maximum(minimum(place + after, call.depth) - maximum(place + first, 0.0), 0.0) / tile.depth_tile
+
+    shortest = minimum(of(0.0), of((tiles - 1) * grown))
+    return walked, minimum(up((after - first) / tile.depth_tile) + 1, steps), shortest

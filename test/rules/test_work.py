@@ -25,6 +25,7 @@ from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.operators import derived_sizes
 from aotriton.rules.work import (
     BAND,
+    CACHED,
     FEWEST_STEPS,
     FORMS,
     GROWING,
@@ -304,6 +305,37 @@ def test_a_band_that_is_a_triangle_is_counted_as_one() -> None:
         assert shrinking[SPREAD] == pytest.approx(terms_of(5, **given, form=SHRINKING)[SPREAD], rel=0.01)
 
 
+def test_the_last_round_of_a_band_has_its_shortest_tiles() -> None:
+    """Five tiles of ten steps on four multiprocessors end after two rounds of ten, as whole ones do. Of a triangle the
+    shortest tile is one step, and a round that it begins adds a part of a step.
+    """
+    given: dict[str, Any] = {"rows": 80, "row_tile": 16, "depth": 160, "depth_tile": 16, "form": BAND}
+    assert terms_of(4, **given, band=(-1000, 1000))["steps of the rounds"] == 20
+    triangle = terms_of(4, **given | {"rows": 2560, "depth": 2560}, band=(-2560, 0))
+    assert triangle["steps of the rounds"] == triangle[SPREAD]  # 40 rounds, of which none is left over
+    triangle = terms_of(3, **given | {"rows": 2560, "depth": 2560}, band=(-2560, 0))
+    assert triangle["steps of the rounds"] == pytest.approx(triangle[SPREAD] + 2 / 3)  # of 53 and a third
+
+
+@pytest.mark.parametrize(("form", "band", "passes"), [(GROWING, (0, 0), 2.5), (BAND, (-512, 512), 4)])
+def test_tiles_that_do_not_run_together_read_again_what_the_cache_cannot_hold(
+    form: int, band: tuple[int, int], passes: float
+) -> None:
+    """Six pieces of four tiles on four multiprocessors, and each piece's keys take a third of what the cache holds. In
+    groups of one round (a piece) and of three (three pieces) they are read once. In groups of six rounds, all pieces,
+    half of them is read again at each pass but the first. Not sorted, they are read once.
+    """
+    call: dict[str, Any] = {"rows": 512, "row_tile": 128, "outer": 6, "depth": 512, "depth_tile": 128}
+    keys = 2 * CACHED
+
+    def read(rounds: int) -> float:
+        found = terms_of(4, **call, form=form, band=band, traffic=(0, keys), sorted_rounds=rounds)
+        return found["traffic, of the second kind"] / (keys * TRAFFIC_UNIT)
+
+    assert (read(0), read(1), read(3)) == (1, 1, 1)
+    assert read(6) == read(8) == pytest.approx(1 + (passes - 1) / 2)
+
+
 @given(calls(), st.integers(0, 2**40), st.integers(0, 2**40), st.sampled_from(range(len(FORMS))))
 def test_traffic_and_walks_are_of_every_form(call: dict[str, int], near: int, far: int, form: int) -> None:
     """Bytes are counted in one unit, apart by their kind, and walks after the first one by program."""
@@ -335,7 +367,7 @@ def test_the_orders_are_complete() -> None:
     names = [field.name for field in fields(Work) if field.name not in ("traffic", "band")]
     pairs = {"traffic": (tunable("near"), tunable("far")), "band": (tunable("begin"), tunable("end"))}
     made = Work(**{name: tunable(name) for name in names}, **pairs)  # type: ignore[arg-type] # names are of fields
-    of_tile = ("row_tile", "column_tile", "depth_tile", "programs")
+    of_tile = ("row_tile", "column_tile", "depth_tile", "programs", "sorted_rounds")
     assert tuple(one.name for one in made.of_tile) == of_tile
     assert sorted(one.name for one in made.of_call) == sorted({*names, "near", "far", "begin", "end"} - set(of_tile))
 

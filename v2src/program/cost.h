@@ -38,6 +38,7 @@ struct Cost {
   Divisor depth_tile;
   Divisor programs;    // that the grid counts on for each multiprocessor
   Divisor occupancy;   // programs that fit on one
+  Divisor sorted_rounds;
   float error;         // of the fit: the median relative one
   const char* source;  // whose model it is, where that is another functional's or product's
   float coefficients[kTerms];

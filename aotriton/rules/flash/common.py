@@ -181,11 +181,12 @@ def work(
     parts: Expression = ONE,
     packed: Expression = ONE,
     banded: bool = False,
+    sorted_rounds: Expression = NONE,
 ) -> Work:
     """A program for each tile of ``rows`` of ``of``, "q" or "k", which walks the other one in steps of ``depth``; that
     of keys does so for every query head which shares them; or ``parts`` programs share its steps. ``tensors`` of the
     size of q and of k are read or written, those of k for each part. ``packed`` heads count as one. ``banded``: if a
-    call has a band, the kernel walks only the steps in it.
+    call has a band, the kernel walks only the steps in it. ``sorted_rounds``: see Work.
     """
     queries = of == "q"
     other = "k" if queries else "q"
@@ -208,6 +209,7 @@ def work(
         band=band if banded else (NONE, NONE),
         traffic=(_bytes("q") * tensors[0], of_k if parts == ONE else of_k * parts),
         slow=PARTIAL_SECTORS,
+        sorted_rounds=sorted_rounds,
     )
 
 

@@ -126,7 +126,14 @@ ATTN_FWD_HOPPER = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     # Persistent: each multiprocessor has one program, which takes tile after tile.
     grid=(minimum(c.tiles_of_packed(tunable("CONSUMERS") * 64), multiprocessors()), constant(1), constant(1)),
-    work=c.work("q", tunable("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2), packed=c.PACKED),
+    work=c.work(
+        "q",
+        tunable("CONSUMERS") * 64,
+        "BLOCK_N",
+        tensors=(2, 2),
+        packed=c.PACKED,
+        sorted_rounds=tunable("GROUP_ROUNDS"),
+    ),
     guards=(
         c.GUARD_PACKED_Q,
         c.GUARD_INVARIANT,
@@ -196,7 +203,15 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
         constant(1),
         constant(1),
     ),
-    work=c.work("q", tunable("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2), packed=c.PACKED, banded=True),
+    work=c.work(
+        "q",
+        tunable("CONSUMERS") * 64,
+        "BLOCK_N",
+        tensors=(2, 2),
+        packed=c.PACKED,
+        banded=True,
+        sorted_rounds=tunable("GROUP_ROUNDS"),
+    ),
     guards=(
         c.GUARD_BAND,
         c.GUARD_PACKED_Q,

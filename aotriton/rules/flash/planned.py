@@ -55,9 +55,13 @@ SIZES = (
     DerivedSize("part_rows", constant(TILE_ROWS)),
 )
 
-# About as many as the plan makes of a tile, for the model of the time: as fill the GPU, with four steps at least.
-_PARTS = maximum(minimum(quotient(PROGRAMS, maximum(_TILES, 1)), ceil_divide(scalar("longest_k"), 4 * STEP)), 1)
-_SPLIT = choose(_TILES <= PROGRAMS * 2, _TILES, constant(0))  # tiles
+# About as the plan has them where all tiles are alike, for the model of the time: as many parts of a tile as nearly
+# fill one round of programs, or else as many as the plan makes at most.
+_WIDEST, _NEARLY_FULL = maximum(_TILES, 1), (17, 20)
+_FEW, _MANY = quotient(PROGRAMS, _WIDEST), ceil_divide(PROGRAMS * 8, _WIDEST * 5)
+_WISHED = choose(PROGRAMS * _NEARLY_FULL[0] <= _FEW * _WIDEST * _NEARLY_FULL[1], _FEW, _MANY)
+_PARTS = maximum(minimum(_WISHED, ceil_divide(scalar("longest_k"), 4 * STEP)), 1)
+_SPLIT = choose(_PARTS <= 1, 0, _TILES)  # tiles
 _COLUMNS = choose(tunable("BLOCK_DMODEL") <= 64, tunable("BLOCK_DMODEL"), constant(64))  # that are swizzled together
 _BOX = minimum(lowest_bit(maximum(size("page_size"), 1)), tunable("BLOCK_N"))
 _PAGE_TILE = (1, 1, BOX_ROWS, _COLUMNS)
@@ -200,6 +204,7 @@ ATTN_FWD_PLANNED_COMBINE = KernelDescription(
         rows=constant(TILE_ROWS),
         row_tile=tunable("ROWS"),
         outer=maximum(_SPLIT, 1),
+        depth=_PARTS,
         traffic=(_SPLIT * _PARTS * TILE_ROWS * size("head_dim") * 4, _SPLIT * TILE_ROWS * size("head_dim") * 2),
     ),
     needs=("tma", "wgmma"),
