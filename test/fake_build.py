@@ -434,6 +434,7 @@ def random_work(chance: random.Random, form: int) -> tuple[Work, int, int]:
         slow=constant(chance.randrange(2)),
         programs=constant(chance.choice([1, 1, 2, 3])),
         sorted_rounds=constant(chance.choice([0, 1, 2, 8])),
+        hiding_rows=constant(chance.choice([0, 256])),
     )
     multiprocessors, occupancy = chance.choice([1, 7, 66, 132, 304]), chance.randrange(1, 9)
     if form == BAND:
@@ -452,9 +453,9 @@ def write_works(out: Path) -> None:
                   ("outer", "rows", "packed", "columns", "depth", "repeat", "parts", "slow", "form")}  # fmt: skip
         pairs = (evaluate(end, environment) for end in (*one.band, *one.traffic))
         of_call = [*list(number.values())[:7], *pairs, number["slow"], number["form"], multiprocessors]
-        *sides, sorted_rounds = (evaluate(side, environment) for side in one.of_tile)
+        of_tile = (evaluate(side, environment) for side in one.of_tile)
         wanted = ", ".join(f"{value!r}" for value in terms(one, environment, occupancy))
-        tile = ", ".join(map(str, (*sides, occupancy, sorted_rounds)))
+        tile = ", ".join(map(str, (*of_tile, occupancy)))
         rows.append(f'    {{{{{", ".join(map(str, of_call))}}}, {{{tile}, 0, "", {{}}}}, {{{wanted}}}}},')
     write_if_changed(out / "works.h", WORKS_H.format(rows="\n".join(rows)))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 
 from aotriton.codegen.backends import BackendCell, CellKey, OperatorPlan, key_of
 from aotriton.codegen.costs import Models
@@ -16,7 +15,7 @@ from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.savings import Image
-from aotriton.rules.work import OfCall, OfTile, formulas, work_of_call
+from aotriton.rules.work import OfCall, OfTile, formulas, tile_of, work_of_call
 
 # How much longer than its cell's own image one counts as taking that was never timed there, where no time is predicted.
 UNTIMED = 2.0
@@ -115,8 +114,7 @@ class CallTimes:
         if key not in self._costs:
             cost, known = self._models.cost(product, spec), None
             if cost:
-                tile = OfTile(*(getattr(cost, one.name) for one in fields(OfTile)))
-                known = tile, cost.coefficients
+                known = tile_of(cost.of_tile, cost.occupancy), cost.coefficients
             self._costs[key] = known
         return self._costs[key]
 

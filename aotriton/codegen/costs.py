@@ -26,16 +26,22 @@ class Cost:
     column_tile: int
     depth_tile: int
     programs: int
-    occupancy: int
     sorted_rounds: int
+    hiding_rows: int
+    occupancy: int
     error: float
     source: str
     coefficients: tuple[float, ...]
 
+    @property
+    def of_tile(self) -> tuple[int, ...]:
+        """The values of ``Work.of_tile``."""
+        sides = self.row_tile, self.column_tile, self.depth_tile
+        return (*sides, self.programs, self.sorted_rounds, self.hiding_rows)
+
     def __str__(self) -> str:
         """As C++ spells it."""
-        of_tile = self.row_tile, self.column_tile, self.depth_tile, self.programs, self.occupancy, self.sorted_rounds
-        tile = ", ".join(map(str, of_tile))
+        tile = ", ".join(map(str, (*self.of_tile, self.occupancy)))
         coefficients = ", ".join(map(literal, self.coefficients))
         return f"{{{tile}, {literal(self.error)}, {string(self.source)}, {{{coefficients}}}}}"
 
@@ -108,12 +114,12 @@ class Models:
                 environment = Environment(tunables={**_numbers(functional), **dict(spec.tunables)})
                 words = [f"product={in_a_word(name)}"] if name != product.name else []
                 words += [] if lender == functional else [str(lender)]
-                *sides, sorted_rounds = (evaluate(one, environment) for one in work.of_tile)
+                of_tile = (evaluate(one, environment) for one in work.of_tile)
                 source = " ".join([*words, model.source]).strip()
                 # A model with a source was fitted to that, not to timings, and a model of another level to other device
                 # code, so its error against timings is not known.
                 error = 0.0 if model.source or lender.level != functional.level else model.error
-                return Cost(*sides, model.occupancy, sorted_rounds, error, source, model.coefficients)
+                return Cost(*of_tile, model.occupancy, error, source, model.coefficients)
         return None
 
 

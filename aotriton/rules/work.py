@@ -10,7 +10,9 @@ memory traffic. If loops differ, programs begin as others end (R. Graham, "Bound
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from aotriton.rules.expression import Environment, Expression, constant, evaluate
 from aotriton.rules.formula import Real, choose, down, less, maximum, minimum, up
@@ -65,7 +67,8 @@ class Work:
     of two kinds that are cached differently. ``slow`` is 1 if the layout of the tensors makes access slower.
     ``programs`` is the number of programs that the grid expects on each multiprocessor. ``sorted_rounds``: tiles are
     sorted by their steps in groups of pieces that fill so many rounds, so that tiles of a piece do not run together;
-    0: they do.
+    0: they do. ``hiding_rows``: the products of so many rows take as long as memory takes for what a piece shares, and
+    hide it, as those of fewer rows hide a part of it; 0: none does.
     """
 
     rows: Expression
@@ -84,6 +87,7 @@ class Work:
     slow: Expression = NONE
     programs: Expression = ONE
     sorted_rounds: Expression = NONE
+    hiding_rows: Expression = NONE
 
     @property
     def of_call(self) -> tuple[Expression, ...]:
@@ -94,7 +98,8 @@ class Work:
     @property
     def of_tile(self) -> tuple[Expression, ...]:
         """The expressions of tunables alone, in the order of the C++ code."""
-        return (self.row_tile, self.column_tile, self.depth_tile, self.programs, self.sorted_rounds)
+        of_memory = self.sorted_rounds, self.hiding_rows
+        return (self.row_tile, self.column_tile, self.depth_tile, self.programs, *of_memory)
 
     @property
     def tunables(self) -> frozenset[str]:
@@ -112,8 +117,7 @@ def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, 
     form, call = work_of_call(work, environment)
     if call.rows == 0:
         return (0.0,) * len(TERMS)
-    *sides, sorted_rounds = (float(evaluate(one, environment)) for one in work.of_tile)
-    made = formulas(form, call, OfTile(*sides, occupancy, sorted_rounds))
+    made = formulas(form, call, tile_of([evaluate(one, environment) for one in work.of_tile], occupancy))
     return tuple(float(one) for one in made)  # type: ignore[arg-type]  # of floats no formula is a symbol
 
 
@@ -146,14 +150,21 @@ class OfCall:
 
 @dataclass(frozen=True)
 class OfTile:
-    """The values of ``Work.of_tile`` and the programs of the image that fit on a multiprocessor, as Cost of C++."""
+    """The values of ``Work.of_tile``, and the programs of the image that fit on a multiprocessor, as Cost of C++."""
 
     row_tile: Real
     column_tile: Real
     depth_tile: Real
     programs: Real
-    occupancy: Real
     sorted_rounds: Real
+    hiding_rows: Real  # infinitely many, where none hide anything: then their inverse is 0, as in C++
+    occupancy: Real
+
+
+def tile_of(numbers: Sequence[int], occupancy: int) -> OfTile:
+    """The tile of these values of ``Work.of_tile``."""
+    *others, hiding_rows = map(float, numbers)
+    return OfTile(*others, hiding_rows or inf, occupancy)
 
 
 def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
@@ -214,6 +225,7 @@ def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
         of_group = minimum(up(tile.sorted_rounds * slots / row_tiles), across) * far  # times all pieces
         beyond = maximum(1.0 - across * CACHED / maximum(of_group, 1.0), 0.0)
         far = far + far * maximum(walked / steps - 1.0, 0.0) * beyond
+    far = far * maximum(1.0 - walked / steps * tile.row_tile / tile.hiding_rows, 0.0)
     spread = total / call.multiprocessors
     programs = tiles / call.multiprocessors
     return (

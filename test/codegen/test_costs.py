@@ -56,7 +56,7 @@ def test_a_cost_is_the_model_of_its_image(toy: KernelDescription) -> None:
     one = ImageSpec.of(served(), {"BLOCK_M": 128, "UNROLL": 2}, {"num_warps": 8})
     coefficients = tuple(float(place) for place in range(len(TERMS)))
     given = model(one, USUAL.name, coefficients=coefficients, occupancy=3, error=0.07)
-    assert cost_of(made((one, given)), USUAL, one) == Cost(128, 1, 16, 1, 3, 0, 0.07, "", coefficients)
+    assert cost_of(made((one, given)), USUAL, one) == Cost(128, 1, 16, 1, 0, 0, 3, 0.07, "", coefficients)
     guessed = cost_of(made((one, replace(given, source="guess"))), USUAL, one)
     assert (guessed.source, guessed.error) == ("guess", 0), "its error is not against anything that was measured"
 

@@ -65,12 +65,18 @@ template <>
   const double t28 = t27 * t0;
   const double t29 = t8 * t0;
   const double t30 = work.near * 1e-07;
-  const double t31 = work.far * 1e-07;
-  const double t32 = work.slow * t17;
-  const double t33 = work.slow * t28;
-  const double t34 = std::max(t14, 1.0);
-  const double t35 = t34 - 1.0;
-  const double t36 = t35 * t29;
+  const double t31 = t26 / t12;
+  const double t32 = t31 * cost.row_tile.value;
+  const double t33 = t32 * cost.hiding_rows.inverse;
+  const double t34 = 1.0 - t33;
+  const double t35 = std::max(t34, 0.0);
+  const double t36 = work.far * t35;
+  const double t37 = t36 * 1e-07;
+  const double t38 = work.slow * t17;
+  const double t39 = work.slow * t28;
+  const double t40 = std::max(t14, 1.0);
+  const double t41 = t40 - 1.0;
+  const double t42 = t41 * t29;
   terms[0] = 1.0;
   terms[1] = t10;
   terms[2] = t17;
@@ -80,11 +86,11 @@ template <>
   terms[6] = t29;
   terms[7] = t16;
   terms[8] = t30;
-  terms[9] = t31;
-  terms[10] = t32;
-  terms[11] = t33;
-  terms[12] = t35;
-  terms[13] = t36;
+  terms[9] = t37;
+  terms[10] = t38;
+  terms[11] = t39;
+  terms[12] = t41;
+  terms[13] = t42;
 }
 
 template <>
@@ -161,12 +167,17 @@ template <>
   const double t68 = std::max(t67, 0.0);
   const double t69 = t57 * t68;
   const double t70 = work.far + t69;
-  const double t71 = t70 * 1e-07;
-  const double t72 = work.slow * t42;
-  const double t73 = work.slow * t51;
-  const double t74 = std::max(t18, 1.0);
-  const double t75 = t74 - 1.0;
-  const double t76 = t75 * t52;
+  const double t71 = t54 * cost.row_tile.value;
+  const double t72 = t71 * cost.hiding_rows.inverse;
+  const double t73 = 1.0 - t72;
+  const double t74 = std::max(t73, 0.0);
+  const double t75 = t70 * t74;
+  const double t76 = t75 * 1e-07;
+  const double t77 = work.slow * t42;
+  const double t78 = work.slow * t51;
+  const double t79 = std::max(t18, 1.0);
+  const double t80 = t79 - 1.0;
+  const double t81 = t80 * t52;
   terms[0] = 1.0;
   terms[1] = t10;
   terms[2] = t42;
@@ -176,11 +187,11 @@ template <>
   terms[6] = t52;
   terms[7] = t20;
   terms[8] = t53;
-  terms[9] = t71;
-  terms[10] = t72;
-  terms[11] = t73;
-  terms[12] = t75;
-  terms[13] = t76;
+  terms[9] = t76;
+  terms[10] = t77;
+  terms[11] = t78;
+  terms[12] = t80;
+  terms[13] = t81;
 }
 
 template <>
@@ -235,12 +246,18 @@ template <>
   const double t46 = t30 * t0;
   const double t47 = t8 * t0;
   const double t48 = work.near * 1e-07;
-  const double t49 = work.far * 1e-07;
-  const double t50 = work.slow * t36;
-  const double t51 = work.slow * t46;
-  const double t52 = std::max(t14, 1.0);
-  const double t53 = t52 - 1.0;
-  const double t54 = t53 * t47;
+  const double t49 = t29 / t12;
+  const double t50 = t49 * cost.row_tile.value;
+  const double t51 = t50 * cost.hiding_rows.inverse;
+  const double t52 = 1.0 - t51;
+  const double t53 = std::max(t52, 0.0);
+  const double t54 = work.far * t53;
+  const double t55 = t54 * 1e-07;
+  const double t56 = work.slow * t36;
+  const double t57 = work.slow * t46;
+  const double t58 = std::max(t14, 1.0);
+  const double t59 = t58 - 1.0;
+  const double t60 = t59 * t47;
   terms[0] = 1.0;
   terms[1] = t10;
   terms[2] = t36;
@@ -250,11 +267,11 @@ template <>
   terms[6] = t47;
   terms[7] = t16;
   terms[8] = t48;
-  terms[9] = t49;
-  terms[10] = t50;
-  terms[11] = t51;
-  terms[12] = t53;
-  terms[13] = t54;
+  terms[9] = t55;
+  terms[10] = t56;
+  terms[11] = t57;
+  terms[12] = t59;
+  terms[13] = t60;
 }
 
 template <>
@@ -309,12 +326,18 @@ template <>
   const double t46 = t45 * t0;
   const double t47 = t8 * t0;
   const double t48 = work.near * 1e-07;
-  const double t49 = work.far * 1e-07;
-  const double t50 = work.slow * t37;
-  const double t51 = work.slow * t46;
-  const double t52 = std::max(t23, 1.0);
-  const double t53 = t52 - 1.0;
-  const double t54 = t53 * t47;
+  const double t49 = t44 / t21;
+  const double t50 = t49 * cost.row_tile.value;
+  const double t51 = t50 * cost.hiding_rows.inverse;
+  const double t52 = 1.0 - t51;
+  const double t53 = std::max(t52, 0.0);
+  const double t54 = work.far * t53;
+  const double t55 = t54 * 1e-07;
+  const double t56 = work.slow * t37;
+  const double t57 = work.slow * t46;
+  const double t58 = std::max(t23, 1.0);
+  const double t59 = t58 - 1.0;
+  const double t60 = t59 * t47;
   terms[0] = 1.0;
   terms[1] = t10;
   terms[2] = t37;
@@ -324,11 +347,11 @@ template <>
   terms[6] = t47;
   terms[7] = t25;
   terms[8] = t48;
-  terms[9] = t49;
-  terms[10] = t50;
-  terms[11] = t51;
-  terms[12] = t53;
-  terms[13] = t54;
+  terms[9] = t55;
+  terms[10] = t56;
+  terms[11] = t57;
+  terms[12] = t59;
+  terms[13] = t60;
 }
 
 template <>
@@ -484,12 +507,17 @@ template <>
   const double t147 = std::max(t146, 0.0);
   const double t148 = t136 * t147;
   const double t149 = work.far + t148;
-  const double t150 = t149 * 1e-07;
-  const double t151 = work.slow * t118;
-  const double t152 = work.slow * t130;
-  const double t153 = std::max(t22, 1.0);
-  const double t154 = t153 - 1.0;
-  const double t155 = t154 * t131;
+  const double t150 = t133 * cost.row_tile.value;
+  const double t151 = t150 * cost.hiding_rows.inverse;
+  const double t152 = 1.0 - t151;
+  const double t153 = std::max(t152, 0.0);
+  const double t154 = t149 * t153;
+  const double t155 = t154 * 1e-07;
+  const double t156 = work.slow * t118;
+  const double t157 = work.slow * t130;
+  const double t158 = std::max(t22, 1.0);
+  const double t159 = t158 - 1.0;
+  const double t160 = t159 * t131;
   terms[0] = 1.0;
   terms[1] = t10;
   terms[2] = t118;
@@ -499,11 +527,11 @@ template <>
   terms[6] = t131;
   terms[7] = t24;
   terms[8] = t132;
-  terms[9] = t150;
-  terms[10] = t151;
-  terms[11] = t152;
-  terms[12] = t154;
-  terms[13] = t155;
+  terms[9] = t155;
+  terms[10] = t156;
+  terms[11] = t157;
+  terms[12] = t159;
+  terms[13] = t160;
 }
 
 }  // namespace aotriton::v2::inline abi1

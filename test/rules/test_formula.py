@@ -20,7 +20,8 @@ def computed(source: FormSource, work: Work, environment: Environment, occupancy
     pairs = zip(("begin", "end", "near", "far"), (*work.band, *work.traffic), strict=True)
     values |= {f"work.{name}": float(evaluate(one, environment)) for name, one in pairs}
     values |= {"work.multiprocessors": float(environment.multiprocessors)}
-    sides = zip(("row_tile", "column_tile", "depth_tile", "programs", "sorted_rounds"), work.of_tile, strict=True)
+    of_tile = "row_tile", "column_tile", "depth_tile", "programs", "sorted_rounds", "hiding_rows"
+    sides = zip(of_tile, work.of_tile, strict=True)
     for name, number in (*((name, evaluate(one, environment)) for name, one in sides), ("occupancy", occupancy)):
         values |= {f"cost.{name}.value": float(number), f"cost.{name}.inverse": 1.0 / number if number else 0.0}
     known: dict[str, object] = {"up": lambda a: up(a - 1e-9), "down": lambda a: down(a + 1e-9), "min": min, "max": max}

@@ -336,6 +336,21 @@ def test_tiles_that_do_not_run_together_read_again_what_the_cache_cannot_hold(
     assert read(6) == read(8) == pytest.approx(1 + (passes - 1) / 2)
 
 
+@pytest.mark.parametrize(("form", "seen"), [(WHOLE, 1), (GROWING, 0.625), (BAND, 1)])
+def test_products_hide_what_memory_brings(form: int, seen: float) -> None:
+    """Of four tiles of 128 rows that walk the same 512 places, 512 rows hide all, and 2,048 rows' worth would be four
+    times as many; of a triangle five eighths of the rows see a place in the mean. With none that hide, all counts.
+    """
+    call: dict[str, Any] = {"rows": 512, "row_tile": 128, "depth": 512, "depth_tile": 128, "band": (-512, 512)}
+
+    def counted(rows: int) -> float:
+        found = terms_of(4, **call, form=form, traffic=(0, 1000), hiding_rows=rows)
+        return found["traffic, of the second kind"] / (1000 * TRAFFIC_UNIT)
+
+    assert [counted(rows) for rows in (0, 64, 320)] == [1, 0, 0]
+    assert counted(2048) == pytest.approx(1 - seen / 4)
+
+
 @given(calls(), st.integers(0, 2**40), st.integers(0, 2**40), st.sampled_from(range(len(FORMS))))
 def test_traffic_and_walks_are_of_every_form(call: dict[str, int], near: int, far: int, form: int) -> None:
     """Bytes are counted in one unit, apart by their kind, and walks after the first one by program."""
@@ -367,7 +382,7 @@ def test_the_orders_are_complete() -> None:
     names = [field.name for field in fields(Work) if field.name not in ("traffic", "band")]
     pairs = {"traffic": (tunable("near"), tunable("far")), "band": (tunable("begin"), tunable("end"))}
     made = Work(**{name: tunable(name) for name in names}, **pairs)  # type: ignore[arg-type] # names are of fields
-    of_tile = ("row_tile", "column_tile", "depth_tile", "programs", "sorted_rounds")
+    of_tile = ("row_tile", "column_tile", "depth_tile", "programs", "sorted_rounds", "hiding_rows")
     assert tuple(one.name for one in made.of_tile) == of_tile
     assert sorted(one.name for one in made.of_call) == sorted({*names, "near", "far", "begin", "end"} - set(of_tile))
 

@@ -36,9 +36,10 @@ struct Cost {
   Divisor row_tile;  // 0: nothing is known
   Divisor column_tile;
   Divisor depth_tile;
-  Divisor programs;    // that the grid counts on for each multiprocessor
-  Divisor occupancy;   // programs that fit on one
+  Divisor programs;  // that the grid counts on for each multiprocessor
   Divisor sorted_rounds;
+  Divisor hiding_rows;
+  Divisor occupancy;   // programs that fit on a multiprocessor
   float error;         // of the fit: the median relative one
   const char* source;  // whose model it is, where that is another functional's or product's
   float coefficients[kTerms];

@@ -133,6 +133,7 @@ ATTN_FWD_HOPPER = KernelDescription(
         tensors=(2, 2),
         packed=c.PACKED,
         sorted_rounds=tunable("GROUP_ROUNDS"),
+        hiding_rows=c.HIDING_ROWS,
     ),
     guards=(
         c.GUARD_PACKED_Q,
@@ -211,6 +212,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
         packed=c.PACKED,
         banded=True,
         sorted_rounds=tunable("GROUP_ROUNDS"),
+        hiding_rows=c.HIDING_ROWS,
     ),
     guards=(
         c.GUARD_BAND,

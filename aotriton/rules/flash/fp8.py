@@ -103,6 +103,7 @@ ATTN_FWD_HOPPER_FP8 = KernelDescription(
         packed=c.PACKED,
         banded=True,
         sorted_rounds=tunable("GROUP_ROUNDS"),
+        hiding_rows=c.HIDING_ROWS,
     ),
     guards=(
         c.GUARD_BAND,

@@ -158,6 +158,7 @@ ATTN_FWD_HOPPER_PLANNED = KernelDescription(
         band=(c.BEGIN, c.END),
         traffic=c.traffic(2, 2),
         slow=c.PARTIAL_SECTORS,
+        hiding_rows=c.HIDING_ROWS,
     ),
     guards=(
         split.GUARD_LEVEL,

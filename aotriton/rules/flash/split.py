@@ -229,6 +229,7 @@ ATTN_FWD_SPLIT = KernelDescription(
         band=(c.BEGIN, c.END),
         traffic=c.traffic(2, 2),
         slow=c.PARTIAL_SECTORS,
+        hiding_rows=c.HIDING_ROWS,
     ),
     guards=(
         *GUARDS,
