@@ -102,9 +102,11 @@ class Shipped:
 def serving(
     operator: Operator, functional: Functional, sizes: Mapping[str, int], multiprocessors: int
 ) -> tuple[list[Backend], list[str]]:
-    """Of the backends of the call's level, those whose guards let it pass, and the names of those that refuse it."""
+    """Of the backends of the call's level that are timed, those whose guards let it pass, and the names of those that
+    refuse it.
+    """
     found, refusing = [], []
-    for backend in operator.backends:
+    for backend in (one for one in operator.backends if one.timed_kernels):
         if None in [kernel.like(functional, sizes) for kernel in backend.timed_kernels]:
             continue
         own = [one for one in (kernel.like(functional, sizes) for kernel in backend.kernels) if one]
@@ -207,7 +209,7 @@ class Judge:
         backends = {one.name: one for one in self._operator.backends}
         launches = []
         for name, images in wanted:
-            own = [one for kernel in backends[name].kernels if (one := kernel.like(functional, sizes))]
+            own = [one for kernel in backends[name].timed_kernels if (one := kernel.like(functional, sizes))]
             requests = tuple(self._shipped.request(one, image) for one, image in zip(own, images, strict=True))
             launches.append(LaunchSequence(name, requests))
         timings = self._sequences.time(Draw(functional, tuple(sizes.items()), tuple(launches)))

@@ -6,7 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from aotriton.rules.family import operator
+from aotriton.rules.kernel import Functional
+from aotriton.tune.measure.requests import Draw
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
@@ -41,3 +45,44 @@ def test_backends_of_other_levels_are_no_candidates() -> None:
     found, refusing = regret.serving(attn_fwd, functional, sizes, 132)
     assert {"portable", "hopper"} <= {one.name for one in found}
     assert not {"hopper_fp8", "hopper_features"} & {*refusing, *(one.name for one in found)}
+
+
+class OneOfEach:
+    """A build with two images of each functional."""
+
+    def of(self, functional: Functional) -> list[str]:
+        return [f"{functional.kernel.name} a", f"{functional.kernel.name} b"]
+
+    def request(self, functional: Functional, name: str) -> str:
+        assert name.split()[0] == functional.kernel.name
+        return name
+
+
+class Recording:
+    """In the place of what times launch sequences."""
+
+    def __init__(self) -> None:
+        self.launched: dict[str, list[tuple[str, ...]]] = {}
+
+    def time(self, draw: Draw) -> list[Any]:
+        for one in draw.sequences:
+            self.launched.setdefault(one.backend, []).append(one.requests)  # type: ignore[arg-type] # they are names
+        return []
+
+
+@pytest.mark.parametrize("name", ["attn_fwd", "attn_bwd"])
+def test_each_sequence_has_an_image_of_each_kernel_that_is_timed(name: str) -> None:
+    """Of 40 random calls, every sequence that is compared can be launched: it has one image of each timed kernel of its
+    backend, in order. Backends of which nothing is timed are no candidates.
+    """
+    asked, recording, shipped = operator(name), Recording(), OneOfEach()
+    judge = regret.Judge(name, "sm_90", "NVIDIA H100 80GB HBM3", 132, shipped, recording)  # type: ignore[arg-type]
+    for problem in regret.problems(name, 40, 7):
+        functional, sizes = judge._functional(problem), problem["sizes"]
+        found, _ = regret.serving(asked, functional, sizes, 132)
+        judge._time(functional, sizes, list(regret.star(found, functional, sizes, shipped)))  # type: ignore[arg-type]
+    timed = {one.name: [kernel.name for kernel in one.timed_kernels] for one in asked.backends}
+    assert "portable" in recording.launched
+    for backend, sequences in recording.launched.items():
+        assert timed[backend]
+        assert {tuple(image.split()[0] for image in images) for images in sequences} == {tuple(timed[backend])}
