@@ -29,7 +29,7 @@ from aotriton.rules.work import TERMS, WORTH_SHIPPING, terms
 from aotriton.tune.costmodel import predict as module
 from aotriton.tune.costmodel.fit import fit_apart
 from aotriton.tune.costmodel.least_squares import FEWEST
-from aotriton.tune.costmodel.predict import WORTH_HAVING, decide, models, predict
+from aotriton.tune.costmodel.predict import WORTH_HAVING, decide, models, predict, refit
 from aotriton.tune.costmodel.timings import Apart
 from aotriton.tune.costmodel.worth import with_savings
 from aotriton.tune.flash.estimate import (
@@ -234,11 +234,11 @@ def test_every_functional_that_is_measured_for_itself_has_models(monkeypatch: py
     assert {model.source for model in made} == {source(one) for one in own}
 
 
-def test_a_slim_kernel_has_models_of_the_calls_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slim_kernel_has_models_of_the_calls_that_it_serves() -> None:
     """Those that fit in its columns, of those that are drawn; there it computes a quarter less than the padded one."""
-    monkeypatch.setattr(module, "WORTH_HAVING", WORTH_SHIPPING)  # whether they pay is a matter of registers
     found = found_for(plain=True) | found_for("attn_fwd_slim")
-    made = [one for one in models(FORWARD, "gfx942", found) if "slim" in one.kernel]
+    every = models(FORWARD, "gfx942", found, least=WORTH_SHIPPING)  # whether they pay is a matter of registers
+    made = [one for one in every if "slim" in one.kernel]
     slim = kernel_named("attn_fwd_slim")
     assert {one.functional for one in made} == {str(one) for one in slim.functionals("gfx942") if one.measured == one}
     assert all(FEWEST <= one.samples < module.SHAPES for one in made)
@@ -372,6 +372,40 @@ def test_what_is_left_out_of_a_run_keeps_its_models(tmp_path: Path, monkeypatch:
         levels = ("", *(f" KEYS={one}" for one in ("pages", "fp8e4b8", "pages_fp8e4b8")))
         assert of == {f"{one}{level}": of[one] for one in plain for level in levels}, "other levels borrow"
         assert database.winners("gfx942", "attn_fwd") == winners
+
+
+def test_models_are_fitted_anew_for_other_terms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models whose coefficients no longer fit the terms get those that ``predict`` would give them, of the same images,
+    without another candidate being compiled. Where one would be lost, nothing is written.
+    """
+    compiled: list[str] = []
+
+    def counted(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None) -> Iterator[Any]:
+        for spec, image in compiler()(specs, store, jobs):
+            compiled.append(spec.name)
+            yield spec, image
+
+    monkeypatch.setattr(module, "compile_images", counted)
+    monkeypatch.setattr(module, "SHAPES", 60)
+    wanted = [functional("attn_fwd", head_dim=64), functional("attn_fwd", head_dim=64, CAUSAL=True)]
+    with TuningDatabase(tmp_path / "db.sqlite3") as database:
+        store = ImageStore(tmp_path / "store")
+        predict(database, [ATTN_FWD], wanted, store, 1, [FORWARD])
+        made = database.models("gfx942")
+        of = "gfx942", made[0].product, "attn_fwd"
+        database.put_models([replace(one, coefficients=(1.0,) * len(TERMS), error=0.5) for one in made], of)
+        compiled.clear()
+        assert refit(database, [FORWARD, BACKWARD], "gfx942", store, 1) == {"attn_fwd": len(made)}
+        again = {(one.functional, one.image): one for one in database.models("gfx942")}
+        assert sorted(compiled) == sorted(one.image for one in made)
+        for one in made:
+            own = again[one.functional, one.image]
+            assert (own.saves, own.source) == (one.saves, one.source)
+            assert own.error < 0.05
+        monkeypatch.setattr(module, "compile_images", compiler(refused=frozenset({32, 64, 128})))
+        with pytest.raises(TuningError, match=r"attn_fwd_gfx942_\w+ would have no model"):
+            refit(database, [FORWARD], "gfx942", store, 1)
+        assert {(one.functional, one.image): one for one in database.models("gfx942")} == again
 
 
 def test_models_of_timings_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,12 +64,17 @@ def _asked(operator: Operator, arch: str, wish: Wish) -> Iterator[Functional]:
 
 
 def fit(call: Invocation) -> int:
+    from aotriton.tune.costmodel.predict import refit
+
     make_folder(call.options.database)
     require_triton()
     require_scipy()
     arch = call.arch_without_gpu(ARCHS[0].arch)
     with TuningDatabase(call.options.database) as database:
         fit_and_compile(database, call.family.operators, arch, call.options.jobs)
+        if arch in STATIC:
+            for name, count in refit(database, call.family.operators, arch, ImageStore(), call.options.jobs).items():
+                print(f"{name}: {count} models fitted to the static model")
     return 0
 
 

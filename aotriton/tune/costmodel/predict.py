@@ -63,9 +63,11 @@ def decide(functional: Functional, found: Fitting, *, alone: bool = False) -> li
     return winners
 
 
-def models(operator: Operator, arch: str, found: Mapping[FunctionalKey, Fitting]) -> list[Model]:
+def models(
+    operator: Operator, arch: str, found: Mapping[FunctionalKey, Fitting], least: float = WORTH_HAVING
+) -> list[Model]:
     """Models of the images that are the static model's choice on any of SHAPES random shapes, or near it, and that save
-    enough there.
+    at least so much there.
 
     They are of functionals that are measured for themselves, whatever their addressing, and whose first backend has
     images in ``found``. ``error`` is the difference from the static model; how far that is from a GPU has not been
@@ -104,7 +106,7 @@ def models(operator: Operator, arch: str, found: Mapping[FunctionalKey, Fitting]
         [fit_apart(operator, arch, device.product, calls, facts, device.multiprocessors)], operator, arch
     )
     source = tuning(operator.family).model_source
-    worth = [one for one in fitted if one.saves >= WORTH_HAVING]
+    worth = [one for one in fitted if one.saves >= least]
     return [replace(one, source=source(found[one.kernel, one.functional][0][0].functional)) for one in worth]
 
 
@@ -234,6 +236,35 @@ def predict(
         winners += decided
         print(f"{' '.join(key)}: {len({winner.image for winner in decided})} images", flush=True)
     return winners
+
+
+def refit(
+    database: TuningDatabase, operators: Collection[Operator], arch: str, store: ImageStore, jobs: int | None = None
+) -> dict[str, int]:
+    """Fits the models that ``predict`` has made anew to the static model's times, for other terms. The images that have
+    one stay the same, and what they save, as candidates that do not ship are not compiled again. Returns how many
+    models each operator has. TuningError, and nothing of the operator is written, where an image would have none.
+    """
+    found = {}
+    for operator in operators:
+        before = [one for one in database.models(arch) if one.operator == operator.name]
+        if not before or database.evidence.samples(arch, operator.name):
+            continue
+        fitting: dict[FunctionalKey, list[tuple[ImageSpec, Candidate]]] = {}
+        for spec, image in compile_images(_modelled(database, [operator], [arch], ()), store, jobs):
+            if isinstance(image, CompiledImage):
+                key = spec.functional.kernel.name, str(spec.functional)
+                fitting.setdefault(key, []).append((spec, Candidate.of(spec, image.metadata)))
+        for of_functional in fitting.values():
+            of_functional.sort(key=lambda pair: pair[0].config)
+        made = {(one.kernel, one.functional, one.image): one for one in models(operator, arch, fitting, least=0.0)}
+        keys = {(one.kernel, one.functional, one.image): one for one in before}
+        if missing := sorted(keys.keys() - made.keys()):
+            raise TuningError(f"{operator.name}: {' '.join(missing[0])} would have no model: --predict makes all anew")
+        fitted = [replace(made[key], saves=one.saves) for key, one in keys.items()]
+        database.put_models(fitted, (arch, before[0].product, operator.name))
+        found[operator.name] = len(fitted)
+    return found
 
 
 def _is_measured(winner: Winner) -> bool:
