@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-MOST_PLAIN = 10_000  # characters: what is longer with spaces has none, and what is longer without them is compressed
+MOST_PLAIN = 5_000  # characters: what is longer with spaces has none, and what is longer without them is compressed
 # Settings of matplotlib, with which a plot is small, and the same whenever it is drawn from the same result.
 PLOT = {"svg.hashsalt": "aotriton", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
 
