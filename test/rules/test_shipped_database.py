@@ -28,7 +28,7 @@ RENAMED = Path(__file__).resolve().parents[1] / "data" / "renamed_images.tsv.xz"
 DATABASE = Path(__file__).resolve().parents[2] / "rules" / "tuning_database.sqlite3"
 LARGEST_ERROR = 0.004  # of a result in bf16, which rounds by 2^-9 of each element
 LARGEST_OF_8_BITS = 0.03  # of one whose weights were rounded to 8 bits, by 2^-4 of each
-MOST_ERROR = 0.15  # of a model, in the median
+MOST_ERROR, MOST_ERROR_OF_GUESS = 0.15, 0.2  # of a model, in the median: against timings, against the static model
 MOST_LUCK = 1.1  # of a sweep, against a race of others
 MOST_STALE = 122  # winners that were measured with an older source, all on the H200: fewer each time they are measured
 
@@ -213,8 +213,8 @@ def test_every_model_is_of_todays_terms_and_image(content: Content) -> None:
         may_spill = parse_functional(kernel, model.arch, model.functional).may_spill
         assert may_spill or content.spills[model.image] == 0, name
         assert model.samples >= FEWEST, name
-        # Of small tiles of fp32 the static model says more than the terms can.
-        most = 0.2 if model.source and "T=fp32" in model.functional else MOST_ERROR
+        # What the static model says of small tiles of fp32, and of short calls, is no sum of these terms.
+        most = MOST_ERROR_OF_GUESS if model.source else MOST_ERROR
         assert 0 <= model.error < most, name
         assert model.saves >= 0, name
 
