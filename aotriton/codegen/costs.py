@@ -114,12 +114,13 @@ class Models:
                 environment = Environment(tunables={**_numbers(functional), **dict(spec.tunables)})
                 words = [f"product={in_a_word(name)}"] if name != product.name else []
                 words += [] if lender == functional else [str(lender)]
-                of_tile = (evaluate(one, environment) for one in work.of_tile)
+                rows, columns, depth, programs, order, hiding = (evaluate(one, environment) for one in work.of_tile)
                 source = " ".join([*words, model.source]).strip()
                 # A model with a source was fitted to that, not to timings, and a model of another level to other device
                 # code, so its error against timings is not known.
                 error = 0.0 if model.source or lender.level != functional.level else model.error
-                return Cost(*of_tile, model.occupancy, error, source, model.coefficients)
+                fitted = model.occupancy, error, source, model.coefficients
+                return Cost(rows, columns, depth, programs, order, hiding, *fitted)
         return None
 
 

@@ -163,8 +163,8 @@ class OfTile:
 
 def tile_of(numbers: Sequence[int], occupancy: int) -> OfTile:
     """The tile of these values of ``Work.of_tile``."""
-    *others, hiding_rows = map(float, numbers)
-    return OfTile(*others, hiding_rows or inf, occupancy)
+    rows, columns, depth, programs, sorted_rounds, hiding_rows = map(float, numbers)
+    return OfTile(rows, columns, depth, programs, sorted_rounds, hiding_rows or inf, occupancy)
 
 
 def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
@@ -173,7 +173,8 @@ def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
     across = call.outer * up(call.columns / tile.column_tile)
     tiles = across * row_tiles * call.parts  # programs, but of split ones
     steps = up(call.depth / tile.depth_tile)
-    walked, longest, shortest = row_tiles * steps, steps, 0.0
+    walked, longest = row_tiles * steps, steps
+    shortest: Real = 0.0
     if form == GROWING:
         grown = tile.row_tile / call.packed  # from one tile to the next
         below = minimum(row_tiles, down(call.depth / grown))  # tiles that end above the last step

@@ -185,13 +185,11 @@ def work(
     parts: Expression = ONE,
     packed: Expression = ONE,
     banded: bool = False,
-    sorted_rounds: Expression = NONE,
-    hiding_rows: Expression = NONE,
 ) -> Work:
     """A program for each tile of ``rows`` of ``of``, "q" or "k", which walks the other one in steps of ``depth``; that
     of keys does so for every query head which shares them; or ``parts`` programs share its steps. ``tensors`` of the
     size of q and of k are read or written, those of k for each part. ``packed`` heads count as one. ``banded``: if a
-    call has a band, the kernel walks only the steps in it. ``sorted_rounds`` and ``hiding_rows``: see Work.
+    call has a band, the kernel walks only the steps in it.
     """
     queries = of == "q"
     other = "k" if queries else "q"
@@ -214,9 +212,13 @@ def work(
         band=band if banded else (NONE, NONE),
         traffic=(_bytes("q") * tensors[0], of_k if parts == ONE else of_k * parts),
         slow=PARTIAL_SECTORS,
-        sorted_rounds=sorted_rounds,
-        hiding_rows=hiding_rows,
     )
+
+
+def persistent_work(*, banded: bool = False) -> Work:
+    """That of a forward on Hopper whose programs take tile after tile, in the order that GROUP_ROUNDS says."""
+    plain = work("q", tunable("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2), packed=PACKED, banded=banded)
+    return replace(plain, sorted_rounds=tunable("GROUP_ROUNDS"), hiding_rows=HIDING_ROWS)
 
 
 def traffic(of_q: int, of_k: int) -> tuple[Expression, Expression]:

@@ -126,15 +126,7 @@ ATTN_FWD_HOPPER = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     # Persistent: each multiprocessor has one program, which takes tile after tile.
     grid=(minimum(c.tiles_of_packed(tunable("CONSUMERS") * 64), multiprocessors()), constant(1), constant(1)),
-    work=c.work(
-        "q",
-        tunable("CONSUMERS") * 64,
-        "BLOCK_N",
-        tensors=(2, 2),
-        packed=c.PACKED,
-        sorted_rounds=tunable("GROUP_ROUNDS"),
-        hiding_rows=c.HIDING_ROWS,
-    ),
+    work=c.persistent_work(),
     guards=(
         c.GUARD_PACKED_Q,
         c.GUARD_INVARIANT,
@@ -204,16 +196,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
         constant(1),
         constant(1),
     ),
-    work=c.work(
-        "q",
-        tunable("CONSUMERS") * 64,
-        "BLOCK_N",
-        tensors=(2, 2),
-        packed=c.PACKED,
-        banded=True,
-        sorted_rounds=tunable("GROUP_ROUNDS"),
-        hiding_rows=c.HIDING_ROWS,
-    ),
+    work=c.persistent_work(banded=True),
     guards=(
         c.GUARD_BAND,
         c.GUARD_PACKED_Q,

@@ -95,16 +95,7 @@ ATTN_FWD_HOPPER_FP8 = KernelDescription(
     compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (128, 168)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=(minimum(c.tiles_of_packed(tunable("CONSUMERS") * 64), multiprocessors()), constant(1), constant(1)),
-    work=c.work(
-        "q",
-        tunable("CONSUMERS") * 64,
-        "BLOCK_N",
-        tensors=(2, 2),
-        packed=c.PACKED,
-        banded=True,
-        sorted_rounds=tunable("GROUP_ROUNDS"),
-        hiding_rows=c.HIDING_ROWS,
-    ),
+    work=c.persistent_work(banded=True),
     guards=(
         c.GUARD_BAND,
         c.GUARD_PACKED_Q,
