@@ -1,4 +1,4 @@
-"""Results as files: JSON, and compressed where that is long: ``h100-pages.json``, ``h100-bf16.json.xz``."""
+"""Results as files: JSON, and compressed where that is long: ``h100-launch.json``, ``h100-bf16.json.xz``."""
 
 from __future__ import annotations
 

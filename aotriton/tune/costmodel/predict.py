@@ -258,10 +258,10 @@ def refit(
         for of_functional in fitting.values():
             of_functional.sort(key=lambda pair: pair[0].config)
         made = {(one.kernel, one.functional, one.image): one for one in models(operator, arch, fitting, least=0.0)}
-        keys = {(one.kernel, one.functional, one.image): one for one in before}
-        if missing := sorted(keys.keys() - made.keys()):
+        earlier = {(one.kernel, one.functional, one.image): one for one in before}
+        if missing := sorted(earlier.keys() - made.keys()):
             raise TuningError(f"{operator.name}: {' '.join(missing[0])} would have no model: --predict makes all anew")
-        fitted = [replace(made[key], saves=one.saves) for key, one in keys.items()]
+        fitted = [replace(made[key], saves=one.saves) for key, one in earlier.items()]
         database.put_models(fitted, (arch, before[0].product, operator.name))
         found[operator.name] = len(fitted)
     return found
