@@ -57,6 +57,7 @@ LAYER: dict[str, Value] = {"T": "fp16", "TRANS_A": False, "TRANS_B": True, "ADDR
 
 
 NARROW = CAUSAL | {"BLOCK_DMODEL": 64}
+WIDE = FULL | {"BLOCK_DMODEL": 256}
 OTHER_LAYER = LAYER | {"TRANS_B": False}
 
 
@@ -96,6 +97,15 @@ PROBLEMS: dict[str, tuple[str, Mapping[str, Value], Mapping[str, int]]] = {
     "gemm_hopper-nn-8192x1024x2048": ("gemm_hopper", OTHER_LAYER, product(8192, 1024, 2048)),
     "gemm_hopper-nn-128x8192x3072": ("gemm_hopper", OTHER_LAYER, product(128, 8192, 3072)),
     "gemm_hopper_split-nn-256x3072x12288": ("gemm_hopper_split", OTHER_LAYER, product(256, 3072, 12288)),
+    # Recorded when the default strategy was finished a second time, to judge that one.
+    "attn_bwd_dq-causal-4096": ("attn_bwd_dq", CAUSAL, attention(1, 4096, 4096)),
+    "attn_bwd_dk_dv-causal-1024": ("attn_bwd_dk_dv", CAUSAL, attention(4, 1024, 1024)),
+    "attn_fwd-d256-2048": ("attn_fwd", WIDE, attention(2, 2048, 2048, 256)),
+    "attn_fwd_hopper-full-4096": ("attn_fwd_hopper", FULL, attention(2, 4096, 4096)),
+    "gemm-8192x512x4096": ("gemm", LAYER, product(8192, 512, 4096)),
+    "gemm_hopper-2048x8192x2048": ("gemm_hopper", LAYER, product(2048, 8192, 2048)),
+    "gemm_hopper-nn-4096x4096x1024": ("gemm_hopper", OTHER_LAYER, product(4096, 4096, 1024)),
+    "gemm_hopper_split-1024x2048x8192": ("gemm_hopper_split", LAYER, product(1024, 2048, 8192)),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from aotriton.tune.winners.decide_all import decide_all
 FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64, "BF16_PRODUCTS": 0} for m in (128, 64))
 COMPILE_OPTIONS = {"num_warps": 4, "num_stages": 2}
 CELL = (512, 512, 8)
+SHAPE = {"batch": 1, "heads": 16, "seqlen_q": 512, "seqlen_k": 512, "head_dim": 64}
 LEVELS = 0, 4, 5
 
 
@@ -49,7 +51,7 @@ def database(tmp_path: Path) -> Iterator[TuningDatabase]:
     with TuningDatabase(tmp_path / "tuning.sqlite3") as opened:
         session = session_on(opened, "d")
         text = bin_text(KERNEL.tuning_keys, CELL)
-        problem = opened.evidence.problem_id("sm_90", KERNEL.name, str(functional()), text, {"batch": 1})
+        problem = opened.evidence.problem_id("sm_90", KERNEL.name, str(functional()), text, SHAPE)
         for tunables, median in ((FAST, 10.0), (SLOW, 20.0)):
             spec = ImageSpec.of(functional(), tunables, COMPILE_OPTIONS)
             image = opened.evidence.image_id(spec.name, spec.config, f"sha of {spec.name}", 128, 0, 1024)
@@ -138,13 +140,37 @@ def test_a_winner_of_an_older_source_yields_to_another_products_of_today(
     config = ImageSpec.of(functional(), SLOW, COMPILE_OPTIONS).config
     image = database.evidence.image_id(older, config, "sha", 128, 0, 1024)
     for bin in bins:
-        problem = database.evidence.problem_id("sm_90", KERNEL.name, str(functional()), bin, {"batch": 1})
+        problem = database.evidence.problem_id("sm_90", KERNEL.name, str(functional()), bin, SHAPE)
         database.evidence.record(Measurement(problem, image, session, "sweep", "ok", 10.0, [10.0]))
     database.put_winners(replace(winner, product="e", image=older, config=config, bin=bin) for bin in bins)
     decide_all(database, [functional()], store, 1)
     assert {(one.product, one.bin): one.image for one in database.winners()} == {
         ("d", bins[0]): winner.image,
         ("e", bins[1]): older,
+    }
+
+
+def test_a_winner_of_an_older_source_falls_where_the_kernel_refuses_its_shape_now(
+    database: TuningDatabase, store: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can measure it again. One of today's source stays, whatever the guards say, and so does one that can be."""
+    decide_all(database, [functional()], store, 1)
+    (winner,) = database.winners()
+    session = session_on(database, "d")
+    older, config = "attn_fwd_sm_90_0123456789abcdef", ImageSpec.of(functional(), SLOW, COMPILE_OPTIONS).config
+    image = database.evidence.image_id(older, config, "sha", 128, 0, 1024)
+    stale = []
+    for batch, cell in ((2, (64, 64, 1)), (3, (64, 64, 8))):
+        bin, shape = bin_text(KERNEL.tuning_keys, cell), {"batch": batch}
+        problem = database.evidence.problem_id("sm_90", KERNEL.name, str(functional()), bin, shape)
+        database.evidence.record(Measurement(problem, image, session, "sweep", "ok", 10.0, [10.0]))
+        stale.append(replace(winner, image=older, config=config, bin=bin, shape=json.dumps(shape)))
+    database.put_winners(stale)
+    monkeypatch.setattr(module, "is_measurable", lambda one, shape, multiprocessors: shape["batch"] == 3)
+    decide_all(database, [functional()], store, 1)
+    assert {(one.bin, one.image) for one in database.winners()} == {
+        (winner.bin, winner.image),
+        (stale[1].bin, older),
     }
 
 
@@ -165,7 +191,7 @@ def test_every_product_is_decided(database: TuningDatabase, tmp_path: Path, monk
     """Each decides by its own timings alone, whatever the other one says; what either borrows is compiled."""
     session = session_on(database, "e")
     for outcome in database.evidence.outcomes(product="d"):
-        problem = database.evidence.problem_id("sm_90", KERNEL.name, outcome.functional, outcome.bin, {"batch": 1})
+        problem = database.evidence.problem_id("sm_90", KERNEL.name, outcome.functional, outcome.bin, SHAPE)
         median = outcome.median_us and 30.0 - outcome.median_us  # 10 and 20 the other way round
         samples = [median] if median else []
         row = (problem, database.evidence.image_id(outcome.image, outcome.config), session, "sweep", outcome.status)

@@ -169,9 +169,13 @@ def problems_of(functional: Functional, multiprocessors: int, wish: Wish) -> Ite
         if not own.selects(functional, cell, wish):
             continue
         shape = own.shape(functional, cell, multiprocessors, wish)
-        sizes = dict(shape) if shape and _guards_sizes(kernel) else {}
-        if shape and is_served(functional, sizes, multiprocessors):
+        if shape and is_measurable(functional, dict(shape), multiprocessors):
             yield Problem(functional, cell, shape)
+
+
+def is_measurable(functional: Functional, shape: Mapping[str, int], multiprocessors: int) -> bool:
+    """Whether the kernel's guards allow a measurement at this shape, the sizes of the tensors by name."""
+    return is_served(functional, shape if _guards_sizes(functional.kernel) else {}, multiprocessors)
 
 
 def _measured(functional: Functional, wish: Wish) -> bool:

@@ -4,6 +4,7 @@ spill.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from aotriton.rules.database import Outcome, TuningDatabase, Winner, timings_of
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.tune.problem.compiler_facts import FACTS, Compile, unfit
+from aotriton.tune.problem.problems import is_measurable
 from aotriton.tune.winners.siblings import decide_siblings
 
 
@@ -28,8 +30,8 @@ def decide_all(
     compiled.
 
     A winner whose parameters its kernel no longer has wins nothing, nor does a measured one without its measurement,
-    which was retracted, nor one of an older source where another product has measured today's: its bin borrows until it
-    is measured again. An image that does not compile is left to the build to report.
+    which was retracted, nor one of an older source where another product has measured today's, or where today's kernel
+    refuses the shape that was measured: its bin borrows until it is measured again. An image that does not compile is left to the build to report.
     """
     groups = {f"{one.arch} {one.kernel.name} {siblings(one)[0]}": siblings(one) for one in functionals}
     asked: dict[tuple[str, KernelDescription], dict[str, Functional]] = {}
@@ -39,6 +41,7 @@ def decide_all(
             decide_siblings(database, group[0], product.name)
     for (arch, kernel), named in asked.items():
         mine = [one for one in database.winners(arch, kernel.name) if one.functional in named]
+        multiprocessors = {one.name: one.multiprocessors for one in database.products(arch)}
         outcomes: dict[tuple[str, str, str], list[Outcome]] = {}
         for outcome in database.evidence.outcomes(arch, kernel.name):
             outcomes.setdefault((outcome.product, outcome.functional, outcome.bin), []).append(outcome)
@@ -49,8 +52,14 @@ def decide_all(
         retracted = (
             one for one in measured if not timings_of(one, outcomes.get((one.product, one.functional, one.bin), ()))
         )
-        older = (one for one in measured if one not in today and (one.functional, one.bin) in of_today)
-        database.forget_winners([*(one for one in mine if one not in valid), *retracted, *older])
+        stale = [one for one in measured if one not in today]
+        older = (one for one in stale if (one.functional, one.bin) in of_today)
+        refused = (
+            one
+            for one in stale
+            if not is_measurable(named[one.functional], json.loads(one.shape), multiprocessors[one.product])
+        )
+        database.forget_winners([*(one for one in mine if one not in valid), *retracted, *older, *refused])
     compiled, failed = _refresh(database, asked, store, jobs, compiler or compile_images), set[str]()
     while True:
         known = database.evidence.spills()
