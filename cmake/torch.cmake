@@ -38,3 +38,16 @@ target_link_libraries(aotriton_torch PRIVATE aotriton_inside -Wl,--no-as-needed 
                       "${torch_package}/lib/libtorch_cpu.so")
 set_target_properties(aotriton_torch PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/python/aotriton"
                       UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 3 SKIP_BUILD_RPATH ON)
+
+# libaotriton_torch_autograd-<release>.so: autograd and autocast in C++, against the classes of this torch, and so for its
+# release alone.
+file(STRINGS "${torch_package}/include/torch/headeronly/version.h" torch_release REGEX "define TORCH_VERSION_(MAJOR|MINOR) ")
+string(REGEX REPLACE "[^0-9]*([0-9]+);[^0-9]*([0-9]+)" "\\1.\\2" torch_release "${torch_release}")
+add_library(aotriton_torch_autograd MODULE "${PROJECT_SOURCE_DIR}/v2src/torch/release/autograd.cc")
+target_compile_features(aotriton_torch_autograd PRIVATE cxx_std_20)
+target_compile_options(aotriton_torch_autograd PRIVATE ${AOTRITON_WARNINGS})
+target_include_directories(aotriton_torch_autograd SYSTEM PRIVATE "${torch_package}/include")
+target_link_libraries(aotriton_torch_autograd PRIVATE "${torch_package}/lib/libtorch_cpu.so" "${torch_package}/lib/libc10.so")
+set_target_properties(aotriton_torch_autograd PROPERTIES OUTPUT_NAME "aotriton_torch_autograd-${torch_release}"
+                      LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/python/aotriton" SKIP_BUILD_RPATH ON)
+add_dependencies(aotriton_torch aotriton_torch_autograd)

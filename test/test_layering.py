@@ -57,7 +57,7 @@ FAMILIES = ("flash", "gemm")
 PACKAGE = ROOT / "aotriton"
 
 # torch's operators are those of the families in the tree, and written by hand, as c.h is.
-TORCH = (ROOT / "v2src" / "torch", PACKAGE / "torch")
+TORCH = (ROOT / "v2src" / "torch", PACKAGE / "torch", ROOT / "v2src" / "torch" / "release")
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:

@@ -6,21 +6,10 @@ from math import inf
 from typing import Any
 
 import torch
-from torch._functorch.autograd_function import enable_single_level_autograd_function
 
 from aotriton.torch import library  # noqa: F401 (defines the operators)
 from aotriton.torch.hints import within
-from aotriton.torch.transforms import (
-    autograd_of,
-    fold,
-    mapped_first,
-    operator_of,
-    register_autocast,
-    register_autograd,
-    register_fake,
-    register_traced,
-    unfold,
-)
+from aotriton.torch.transforms import fold, mapped_first, operator_of, register_fake, unfold
 
 OPS = torch.ops.aotriton
 FORWARD = OPS.attn_fwd.default  # to find it among overloads costs each call a microsecond
@@ -124,7 +113,6 @@ def attention(
         and k_descale is None
         and v_descale is None
         and q_descale is None
-        and k.dtype not in NARROW  # autograd's kernel of plain calls would record a gradient, and learn later of none
         and not softcap
         and not dropout
     ):
@@ -186,7 +174,8 @@ def attention(
         **mask,
     )
     if packed:
-        out, logsumexp = out[0].transpose(0, 1), logsumexp[0]
+        # Of out[0] the derivative would fill a tensor with zeros, and copy into it.
+        out, logsumexp = out.squeeze(0).transpose(0, 1), logsumexp.squeeze(0)
     return (out, logsumexp) if return_logsumexp else out
 
 
@@ -194,7 +183,7 @@ def one_batch(op: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """[total, heads, head_dim] as the operators have it: [1, heads, total, head_dim]."""
     if tensor.dim() != 3:
         raise RuntimeError(f"{op}: {name} has {tensor.dim()} dimensions, which must be 3 with cu_seqlens")
-    return tensor.transpose(0, 1)[None]
+    return tensor.transpose(0, 1).unsqueeze(0)
 
 
 def each_of_heads(scale: torch.Tensor | None, sequences: int, k: torch.Tensor) -> torch.Tensor | None:
@@ -243,109 +232,11 @@ register_fake("attn_fwd.features", _fake_forward)
 register_fake("attn_bwd.features", _fake_featured_backward)
 
 
-def _names(operator: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def names_of(operator: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The operator's tensors, and what a call says beside them, in the schema's order."""
     arguments = operator._schema.arguments
     return tuple(a.name for a in arguments if not a.kwarg_only), tuple(a.name for a in arguments if a.kwarg_only)
 
-
-class _SingleLevel(torch.autograd.function._SingleLevelFunction):
-    """autograd.Function would look for torch.func's transforms once more, which autograd's kernels are called below."""
-
-    @classmethod
-    def apply(cls, *arguments: Any) -> Any:
-        with enable_single_level_autograd_function():
-            return super().apply(*arguments)
-
-
-def _below_autograd(operator: Any) -> Any:
-    """A call that an outer transform's autograd sees, but not this one; a twin would hide it from both."""
-
-    def call(*given: Any, **parameters: Any) -> Any:
-        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
-            return operator(*given, **parameters)
-
-    return call
-
-
-def _recorded(forward: Any, call: Any, backward: Any) -> Any:
-    """What autograd records of a forward, which ``call`` computes, and whose gradient is the backward; logsumexp has
-    none.
-    """
-    tensors, names = _names(forward)
-    shared = len(_names(backward)[0]) - len(("out", "dout", "logsumexp"))  # tensors that the backward takes, too
-
-    class Attention(_SingleLevel):
-        @staticmethod  # with setup_context, which torch would rather have, a call costs the host three times as much
-        def forward(ctx: Any, *given: Any) -> Any:
-            given, parameters = given[: len(tensors)], given[len(tensors) :]
-            for name, tensor in zip(tensors[shared:], given[shared:], strict=True):
-                if tensor is not None:
-                    raise NotImplementedError(f"attn_fwd: a call with {name} has no gradient, which an input asks for")
-            for name, tensor in zip(("q", "k", "v"), given[:3], strict=True):
-                if tensor.dtype in NARROW:
-                    raise NotImplementedError(
-                        f"attn_fwd: a call with {name} of 8 bits has no gradient, which an input asks for"
-                    )
-            for name, asks in zip(tensors[3:], ctx.needs_input_grad[3:], strict=False):
-                if asks and name not in ("bias", "sinks"):
-                    raise RuntimeError(f"attn_fwd: {name} asks for a gradient, which attention has not")
-            ctx.parameters = dict(zip(names, parameters, strict=True))
-            out, logsumexp = call(*given, **ctx.parameters)
-            ctx.save_for_backward(*given[:shared], out, logsumexp)
-            ctx.mark_non_differentiable(logsumexp)
-            ctx.set_materialize_grads(False)
-            return out, logsumexp
-
-        @staticmethod
-        def backward(ctx: Any, dout: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
-            found: dict[str, torch.Tensor] = {}
-            if dout is not None:
-                q, k, v, *features, out, logsumexp = ctx.saved_tensors
-                wanted = zip(tensors, ctx.needs_input_grad, strict=False)
-                asked = {f"d{name}": asks for name, asks in wanted if name in ("bias", "sinks")}
-                results = backward(q, k, v, out, dout, logsumexp, *features, **ctx.parameters, **asked)
-                found = dict(zip(("q", "k", "v", *(name[1:] for name in asked)), results, strict=True))
-                found = {name: result for name, result in found.items() if asked.get(f"d{name}", True)}
-            return *(found.get(name) for name in tensors), *(None,) * len(names)
-
-    return Attention
-
-
-def _recorded_again(backward: Any) -> Any:
-    """What autograd records of a backward, whose gradient does not exist: who records one is told so when it is asked
-    for.
-    """
-    tensors, names = _names(backward)
-    call = _below_autograd(backward)
-
-    class Gradients(_SingleLevel):
-        @staticmethod
-        def forward(_: Any, *given: Any) -> Any:
-            return call(*given[: len(tensors)], **dict(zip(names, given[len(tensors) :], strict=True)))
-
-        @staticmethod
-        def backward(*_: Any) -> Any:
-            raise NotImplementedError(
-                "aotriton's attention has no second derivative: attn_fwd has a gradient, attn_bwd, and that has none. "
-                "torch's attention has, with sdpa_kernel(SDPBackend.MATH)"
-            )
-
-    return Gradients
-
-
-# autograd.cc has the kernel of the plain overload for tensors of a CPU and of a GPU. This one is for what tracers see,
-# and other devices; and for all tensors in a release of torch that the library was not built with.
-AUTOGRAD = autograd_of("attn_fwd", _recorded(OPS.attn_fwd.default, OPS._attn_fwd.default, OPS.attn_bwd.default))
-register_autograd("attn_fwd", AUTOGRAD)
-register_traced("attn_fwd", AUTOGRAD)
-register_autograd("attn_bwd", autograd_of("attn_bwd", _recorded_again(OPS.attn_bwd.default)))
-register_autocast("attn_fwd")
-
-OF_FEATURES = _recorded(FEATURED, _below_autograd(FEATURED), OPS.attn_bwd.features)
-register_autograd("attn_fwd.features", autograd_of("attn_fwd.features", OF_FEATURES))
-register_autograd("attn_bwd.features", autograd_of("attn_bwd.features", _recorded_again(OPS.attn_bwd.features)))
-register_autocast("attn_fwd.features", kept=("alibi_slopes", "sinks", "k_descale", "v_descale", "q_descale"))
 
 # Calls of which each needs its own, as its batch is one, or all of its batch share what is mapped, or the first
 # dimension of some tensors is none.
@@ -354,7 +245,7 @@ APART = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "dropout_seed", "dropout_offse
 
 def _mapping(operator: Any) -> Any:
     """vmap's kernel: one call, with what is mapped folded into the batch, where that can be."""
-    names, _ = _names(operator)
+    names, _ = names_of(operator)
 
     def vmap(info: Any, in_dims: Any, *tensors: Any, **kwargs: Any) -> Any:
         count = info.batch_size
@@ -380,7 +271,5 @@ def _mapping(operator: Any) -> Any:
     return vmap
 
 
-for name in ("attn_fwd", "_traced_attn_fwd"):
-    torch.library.register_vmap(f"aotriton::{name}", _mapping(OPS.attn_fwd.default))
-for name in ("attn_bwd", "attn_fwd.features", "attn_bwd.features"):
+for name in ("attn_fwd", "attn_bwd", "attn_fwd.features", "attn_bwd.features"):
     torch.library.register_vmap(f"aotriton::{name}", _mapping(operator_of(name)))

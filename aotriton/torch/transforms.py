@@ -68,21 +68,6 @@ def _refuse_tangents(name: str, given: Any) -> None:
             raise NotImplementedError(f"{name}: forward AD has no formula for aotriton's operators, only backward has")
 
 
-def register_traced(name: str, kernel: Any) -> None:
-    """For an operator whose autograd is C++: where a mode or a subclass with ``__torch_dispatch__`` sees calls, as a
-    compiler's tracer does, ``kernel`` is autograd's, as in `register_autograd`.
-
-    There torch dispatches to PythonTLSSnapshot first, before vmap, autocast and autograd. So the call becomes one of an
-    operator of its own, which needs all three, and of which nothing remains but what ``kernel`` calls.
-    """
-    operator = operator_of(name)
-    traced = f"_traced_{name}"
-    LIBRARY.define(str(operator._schema).replace(f"aotriton::{name}(", f"{traced}("))
-    LIBRARY.impl(traced, kernel, "CompositeImplicitAutograd")
-    LIBRARY.impl(name, getattr(torch.ops.aotriton, traced).default, "PythonTLSSnapshot")
-    register_autocast(traced)
-
-
 def register_autocast(name: str, kept: tuple[str, ...] = ()) -> None:
     """Under autocast, the operator's floating tensors become what autocast computes in; not those that are ``kept``,
     nor those of 8 bits, which mean something only with their scales.

@@ -153,7 +153,8 @@ def test_tensors_of_different_devices_are_refused() -> None:
             kv_append(**given | {name: given[name].cpu()})
 
 
-def test_autograd_is_not_python() -> None:
+@pytest.mark.parametrize("overload", ["default", "features"])
+def test_autograd_is_not_python(overload: str) -> None:
     """A recorded call comes through autograd without a Python function of ours; its gradients are attn_bwd's, and its
     backward, in a thread of autograd's, is told the forward's hints.
     """
@@ -167,7 +168,8 @@ def test_autograd_is_not_python() -> None:
 
     before = stats()["hints"].get("attn_bwd", {}).get("schedule=bfs deterministic=1", 0)
     sys.setprofile(note)
-    out, logsumexp = OPS.attn_fwd(q, k, v, causal=True, hints="schedule=bfs deterministic=1")
+    forward = getattr(OPS.attn_fwd, overload)
+    out, logsumexp = forward(q, k, v, causal=True, hints="schedule=bfs deterministic=1")
     out.backward(dout)
     sys.setprofile(None)
     assert not names

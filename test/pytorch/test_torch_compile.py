@@ -101,13 +101,13 @@ def test_graphs_keep_the_operators() -> None:
     loss_and_gradients(torch.compile(block, fullgraph=True, backend=backend), tensor(2, 6, 32), 2, tensor(32, 96))
 
     def calls(graph: Any) -> list[tuple[str, dict[str, Any]]]:
-        nodes = graph.graph.find_nodes(op="call_function", target=OPS._attn_fwd.default)
-        nodes += graph.graph.find_nodes(op="call_function", target=OPS._attn_bwd.default)
+        nodes = graph.graph.find_nodes(op="call_function", target=OPS.attn_fwd.default)
+        nodes += graph.graph.find_nodes(op="call_function", target=OPS.attn_bwd.default)
         return [(node.target.name(), dict(node.kwargs)) for node in nodes]
 
     (forward,), (backward,) = backend.fw_graphs, backend.bw_graphs
-    assert calls(forward) == [("aotriton::_attn_fwd", {"causal": True})]
-    assert calls(backward) == [("aotriton::_attn_bwd", {"causal": True})]
+    assert calls(forward) == [("aotriton::attn_fwd", {"causal": True})]
+    assert calls(backward) == [("aotriton::attn_bwd", {"causal": True})]
     (dynamo,) = backend.graphs
     assert len(dynamo.graph.find_nodes(op="call_function", target=OPS.attn_fwd.default)) == 1
 

@@ -198,10 +198,8 @@ def test_there_is_no_gradient(scales: dict[str, Any]) -> None:
 
 
 def test_the_plain_operator_has_no_gradient() -> None:
-    """Its backward says so, at the latest."""
-    out, _ = OPS.attn_fwd(Q.clone().requires_grad_(), K, V)
-    with pytest.raises(RuntimeError, match=r"attn_bwd: k has dtype float8_e4m3fn|attn_bwd: no kernel has k of 8 bits"):
-        out.sum().backward()
+    with pytest.raises(NotImplementedError, match="attn_fwd: a call with k of 8 bits has no gradient"):
+        OPS.attn_fwd(Q.clone().requires_grad_(), K, V)
 
 
 def test_autocast_leaves_them() -> None:

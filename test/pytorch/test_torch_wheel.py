@@ -37,6 +37,7 @@ def test_pip_makes_a_wheel_with_torchs_operators(tmp_path: Path) -> None:
         names = archive.namelist()
         archive.extractall(tmp_path / "site")
     assert "aotriton/libaotriton_torch.so" in names
+    assert len([name for name in names if name.startswith("aotriton/libaotriton_torch_autograd-")]) == 1
     printed = must(
         sys.executable, ROOT / "test" / "package" / "wheel" / "check_torch.py", PYTHONPATH=str(tmp_path / "site")
     )

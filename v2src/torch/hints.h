@@ -4,7 +4,6 @@
 
 #include <aotriton/c.h>
 
-#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -24,20 +23,7 @@ class Hints {
 // This thread is in a region of these hints from now on.
 void enter_region(const std::string& text);
 
-// A region inside of the one that its thread is in, while it lives.
-class Region {
- public:
-  explicit Region(const std::string& own);
-  Region(const Region&) = delete;
-  ~Region();
-
- private:
-  std::string before_;
-};
-
-// A number for the text of the region that this thread is in, where a number can be kept and a text cannot; 0: no
-// region. Texts are kept as long as the process lives: programs have few.
-int64_t number_of_region();
-std::string region_of_number(int64_t number);
+// The hints of the region that this thread is in, then the call's own, as one text.
+std::string within(const std::string& own);
 
 }  // namespace aotriton_torch

@@ -67,6 +67,7 @@ STABLE_TORCH_LIBRARY(aotriton, m) {
   m.def("_restore() -> ()");
   m.def("_counted() -> str");
   m.def("_enter_region(str hints) -> ()");
+  m.def("_within(str hints) -> str");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(aotriton, CUDA, m) { implement(m); }
@@ -78,6 +79,7 @@ STABLE_TORCH_LIBRARY_IMPL(aotriton, CompositeExplicitAutograd, m) {
   m.impl("_restore", TORCH_BOX(restore));
   m.impl("_counted", TORCH_BOX(counted));
   m.impl("_enter_region", TORCH_BOX(enter_region));
+  m.impl("_within", TORCH_BOX(within));
 }
 
 }  // namespace aotriton_torch

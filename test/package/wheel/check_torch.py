@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import aotriton.torch
+from aotriton.torch.library import HAS_AUTOGRAD
 
 q, k, v = (torch.randn(1, 2, 5, 8, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
 out = aotriton.torch.attention(q, k, v, causal=True)
@@ -14,4 +15,5 @@ out.sum().backward()
 assert q.grad is not None
 assert torch.ops.aotriton.gemm(q.detach()[0], k.detach()[0].mT).shape == (2, 5, 5)
 aotriton.torch.stats()
+assert HAS_AUTOGRAD  # in C++, for the torch that built it
 print(f"torch's operators of the wheel are right with torch {torch.__version__}")
