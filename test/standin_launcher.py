@@ -1,7 +1,8 @@
 """A launcher without a GPU: times follow from the candidate's config, and chosen candidates misbehave.
 
 The child processes read what to do from AOTRITON_STANDIN, a json object: "crash", "hang", "raise", "sticky" (the
-context is lost), "lie", "lie_further" (on the second input), "unsteady" (its bits change), "corrupt" (the inputs) and
+context is lost), "lie", "lie_further" (on the second input), "lie_ragged" (at sizes that are no multiples of a tile,
+where the family has such), "unsteady" (its bits change), "corrupt" (the inputs) and
 "flaky" (crashes in the race) list configs; "log" is a file that
 gets a line for each candidate opened, "slow" the seconds that each takes, "late" those that GPUs take to start;
 "no_binding" and "dies_at_start" fail at the start. "lost" is [after how many requests the GPU is lost, for how many
@@ -24,7 +25,8 @@ from typing import Any
 from aotriton.rules.database.rows import SequenceTiming
 from aotriton.tune.measure.requests import Conditions, Device, Draw, Request, Timed
 from aotriton.tune.problem.accuracy import Check
-from aotriton.tune.problem.problems import Problem
+from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import Problem, at
 
 
 def time_of(config: str) -> float:
@@ -78,6 +80,8 @@ class StandinLauncher:
 
     def prepare(self, problem: Problem) -> None:
         self._intact = True
+        own: Any = tuning(problem.kernel.family)
+        self._ragged = own.ragged(problem) if hasattr(own, "ragged") else {}
 
     def open(self, request: Request) -> Request:
         if log := self._orders.get("log"):
@@ -115,6 +119,8 @@ class StandinLauncher:
             return Check(None, None, "out has other bits after launch 7 on the same inputs"), 21
         if self._told("lie_further", opened.config):
             return Check(0.3, 0.004, "on other numbers: out is off by 0.3, allowed 0.004"), 21
+        if self._ragged and self._told("lie_ragged", opened.config):
+            return Check(0.3, 0.004, f"{at(self._ragged)}: out is off by 0.3, allowed 0.004"), 21
         return Check(0.002, 0.004), 21
 
     def intact(self) -> bool:

@@ -114,16 +114,17 @@ def test_what_was_measured_before_there_were_judges_counts_in_the_tree(
 
 
 def test_what_may_win_is_checked_further(tmp_path: Path, orders: Any) -> None:
-    """The candidates that lead or race are; one that lies on the second input only, and one whose bits change, are
-    wrong and do not win. Each row says how many launches were checked, and so do certificates.
+    """The candidates that lead or race are; one that lies on the second input only, one whose bits change, and one that
+    lies at sizes that are no multiples of a tile, are wrong and do not win. Each row says how many launches were
+    checked, and so do certificates.
     """
     fit = [one.config for one in space(small()[0]).candidates if not re.search("num_stages=4|BLOCK_N=128", one.config)]
-    best, second, third, *_ = sorted(fit, key=standin_launcher.time_of)
-    orders.update(lie_further=[best], unsteady=[second])
+    best, second, third, fourth, *_ = sorted(fit, key=standin_launcher.time_of)
+    orders.update(lie_further=[best], unsteady=[second], lie_ragged=[third])
     outcomes = run(tmp_path, small(), limit=60.0)
     statuses = swept(outcomes)
-    assert (statuses[best], statuses[second], statuses[third]) == ("wrong", "wrong", "ok")
-    assert winners(tmp_path) == [third]
+    assert [statuses[one] for one in (best, second, third, fourth)] == ["wrong", "wrong", "wrong", "ok"]
+    assert winners(tmp_path) == [fourth]
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
         said = {config: text for *_, config, text in database.evidence.failures("attn_fwd", judge_of(ATTN_FWD))}
         checks = dict(
@@ -136,7 +137,8 @@ def test_what_may_win_is_checked_further(tmp_path: Path, orders: Any) -> None:
         (certificate,) = database.certificates()[winner.image]
     assert said[best] == "wrong: on other numbers: out is off by 0.3, allowed 0.004"
     assert said[second] == "wrong: out has other bits after launch 7 on the same inputs"
-    assert (checks[best], checks[second], checks[third]) == (22, 22, 22)
+    assert said[third].startswith("wrong: at batch=1 heads=3 seqlen_q=")
+    assert [checks[one] for one in (best, second, third, fourth)] == [22, 22, 22, 22]
     assert (certificate.problems, certificate.checks, certificate.error) == (1, 22, 0.002)
 
 

@@ -15,7 +15,7 @@ from aotriton.rules.operators import Operator
 from aotriton.tune.problem.accuracy import MARGIN, Check, Expected
 from aotriton.tune.problem.compute_unit import Candidate
 from aotriton.tune.problem.dtypes import NAMES, torch_dtype
-from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, shape_of
+from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, at, belongs, keys_of, shape_of
 from aotriton.tune.problem.tuning_error import TuningError
 
 if TYPE_CHECKING:
@@ -209,23 +209,15 @@ class DrawnTuning:
         made = {"on other numbers": self._drawn(problem.sizes, SEED + 1)}
         smaller = self.smaller(problem)
         if smaller != problem.sizes:
-            what = " ".join(f"{name}={value}" for name, value in smaller.items())
-            made[f"at {what}"] = self._drawn(smaller, SEED + 2)
+            made[at(smaller)] = self._drawn(smaller, SEED + 2)
         return made
 
     def smaller(self, problem: Problem) -> dict[str, int]:
         """Sizes of the problem's cell, each smaller by 1 if the kernel's guards allow it, else by 16, else the same."""
-        kernel, sizes = problem.kernel, problem.sizes
-        scalars = {one.name: int(one.default or 0) for one in self.operator.scalars if one.dtype != "fp32"}
-        for key in (one for one in kernel.tuning_keys if one.name in sizes):
-            for step in (1, 16):
-                tried = {**sizes, key.name: sizes[key.name] - step}
-                if tried[key.name] < 1 or key.bin_of(tried[key.name]) != key.bin_of(sizes[key.name]):
-                    continue
-                given = Environment(tried, scalars)
-                if all(evaluate(guard.condition, given) for guard in kernel.all_guards(sizes.keys())):
-                    sizes = tried
-                    break
+        sizes = problem.sizes
+        for name in (one.name for one in problem.kernel.tuning_keys if one.name in sizes):
+            tried = ({**sizes, name: sizes[name] - step} for step in (1, 16))
+            sizes = next((one for one in tried if belongs(problem, one)), sizes)
         return sizes
 
     def _drawn(self, sizes: Mapping[str, int], seed: int) -> DrawnData:

@@ -25,7 +25,18 @@ from aotriton.tune.flash import estimate, stored_keys, untimed
 from aotriton.tune.problem.compute_unit import Candidate
 from aotriton.tune.problem.dtypes import torch_dtype
 from aotriton.tune.problem.family import Data, Inputs
-from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, log_uniform, scalars_of, shape_of
+from aotriton.tune.problem.problems import (
+    Cell,
+    Problem,
+    Shape,
+    Wish,
+    at,
+    belongs,
+    keys_of,
+    log_uniform,
+    scalars_of,
+    shape_of,
+)
 
 FULL = waves("q").representatives[-1]  # kernels without the waves key are measured on a full GPU
 
@@ -51,6 +62,11 @@ SPLIT_QUERIES = {
 }
 SPLIT_KEYS = {64: (2048, 8192), 512: (8192,)}  # the bins of keys, by that of queries
 
+
+# Data of lengths that are no multiples of a tile: so many fewer rows than a representative has, the first that leaves
+# some; and the most heads, of which an odd number of programs takes tiles.
+FEWER = (27, 5)
+FEW_HEADS = 3
 
 LONGEST = 16384  # of what is drawn; a call beyond has as much to do for each of its rows
 LONGEST_DECODED = 131072
@@ -138,7 +154,25 @@ class FlashTuning:
         if whole := untimed.WHOLE.get(problem.kernel):
             sizes = {**problem.sizes, **whole}
             found["causal, of keys that are not split"] = self.data_on("cuda", problem, sizes, 2, causal=True)
+        if ragged := self.ragged(problem):
+            found[at(ragged)] = self.data_on("cuda", problem, ragged, 3)
         return found
+
+    def ragged(self, problem: Problem) -> dict[str, int]:
+        """Sizes of the problem's cell, but for its waves: lengths that are no multiples of a tile, of few heads. Pages
+        are whole. Empty for kernels that are not timed, whose sizes say it themselves, and where no such lengths are of
+        the cell.
+        """
+        sizes, paged = problem.sizes, stored_keys.stored_as(problem.functional) in OF_PAGES
+        if problem.kernel in untimed.SIZES:
+            return {}
+        few = {"batch": 1, "heads": min(FEW_HEADS, sizes["batch"] * sizes["heads"])}
+        for fewer in FEWER:
+            of_k = stored_keys.PAGE if paged else fewer
+            lengths = {"seqlen_q": sizes["seqlen_q"] - fewer, "seqlen_k": sizes["seqlen_k"] - of_k}
+            if belongs(problem, {**sizes, **lengths}):
+                return {**sizes, **few, **lengths}
+        return {}
 
     def data_on(self, device: str, problem: Problem, sizes: Mapping[str, int], seed: int, causal: bool = False) -> Data:
         """The data of a problem's functional at some sizes; ``causal``: where no choice says it."""

@@ -11,13 +11,17 @@ from aotriton.tune.gemm import estimate
 from aotriton.tune.problem.compute_unit import Candidate
 from aotriton.tune.problem.dtypes import torch_dtype
 from aotriton.tune.problem.family import Data, Inputs
-from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, log_uniform, shape_of
+from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, at, belongs, keys_of, log_uniform, shape_of
 
 # Most valuable first, so that a run cut by its time budget is useful: sums as long as a layer is wide, then the rest.
 K_RANK = (4096, 14336, 8192, 1024)
 # The general addressing serves odd strides and alignments; one measured bin is enough to borrow from.
 GENERAL_BIN = {"m": 1024, "columns": 1024, "k": 1024}
 
+
+# Data of sizes that are no multiples of a tile: so much smaller than a representative, the first that leaves some. Rows
+# that a descriptor walks have 16 bytes or a multiple.
+FEWER, FEWER_IN_ROWS = (27, 5), (24, 8)
 
 MOST_FLOPS, MOST_BYTES = 3e12, 4e9  # of what is drawn: some 5 ms of an H200
 
@@ -61,31 +65,45 @@ class GemmTuning:
         return functional["T"], problem.shape, layout, problem.kernel == GEMM_REDUCE
 
     def data(self, problem: Problem) -> Data:
-        return self._product(problem, 0)
+        return self.product_on("cuda", problem, problem.sizes, 0)
 
     def further(self, problem: Problem) -> Mapping[str, Data]:
-        return {"on other numbers": self._product(problem, 1)}
+        found = {"on other numbers": self.product_on("cuda", problem, problem.sizes, 1)}
+        if (ragged := self.ragged(problem)) != problem.sizes:
+            found[at(ragged)] = self.product_on("cuda", problem, ragged, 2)
+        return found
 
-    def _product(self, problem: Problem, seed: int) -> Data:
+    def ragged(self, problem: Problem) -> dict[str, int]:
+        """Sizes of the problem's cell that are no multiples of a tile, as far as that goes."""
+        functional, sizes = problem.functional, problem.sizes
+        rows = {"n", "m" if functional.get("TRANS_A", False) else "k", "k" if functional.get("TRANS_B", True) else "n"}
+        for name in "mnk":
+            steps = FEWER_IN_ROWS if name in rows and functional.addressing != "general" else FEWER
+            tried = ({**sizes, name: sizes[name] - step} for step in steps)
+            sizes = next((one for one in tried if belongs(problem, one)), sizes)
+        return sizes
+
+    def product_on(self, device: str, problem: Problem, sizes: Mapping[str, int], seed: int) -> Data:
+        """The data of a problem's functional at some sizes."""
         from aotriton.tune.gemm.reference import Parts, Product
 
         functional = problem.functional
         dtype = torch_dtype(str(functional["T"]))
         if problem.kernel == GEMM_REDUCE:
             return Parts(
-                **problem.sizes,
+                **sizes,
                 dtype=dtype,
-                device="cuda",
+                device=device,
                 multiprocessors=functional.arch_spec.multiprocessors,
                 seed=seed,
             )
         return Product(
-            **problem.sizes,
+            **sizes,
             trans_a=bool(functional["TRANS_A"]),
             trans_b=bool(functional["TRANS_B"]),
             aligned=functional.addressing != "general",
             dtype=dtype,
-            device="cuda",
+            device=device,
             multiprocessors=functional.arch_spec.multiprocessors,
             seed=seed,
         )

@@ -137,6 +137,27 @@ def is_served(
     return True
 
 
+def belongs(problem: Problem, sizes: Mapping[str, int]) -> bool:
+    """Whether a measured call of these sizes, named as a shape names them, is of the problem's cell, and its kernel
+    serves it.
+    """
+    functional, multiprocessors = problem.functional, problem.functional.arch_spec.multiprocessors
+    own = tuning(problem.kernel.family)
+
+    def bins(of: Mapping[str, int]) -> list[int]:
+        named = own.sizes(of)
+        given = Environment(named, scalars_of(functional, named), multiprocessors=multiprocessors)
+        return [key.bin_of(evaluate(key.quantity, given)) for key in problem.kernel.tuning_keys]
+
+    positive = all(value > 0 for value in sizes.values())
+    return positive and bins(sizes) == bins(problem.sizes) and is_served(functional, own.sizes(sizes), multiprocessors)
+
+
+def at(sizes: Mapping[str, int]) -> str:
+    """Sizes as a message names what was checked there."""
+    return "at " + " ".join(f"{name}={value}" for name, value in sizes.items())
+
+
 def _guards_sizes(kernel: KernelDescription) -> bool:
     return any(code == "size" for guard in kernel.guards for code, _ in guard.condition.postfix())
 
