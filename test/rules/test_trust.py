@@ -90,9 +90,43 @@ def test_what_was_unknown_counts_once_it_comes_from_somebody_trusted(one: Path, 
     with TuningDatabase(one) as database:
         database.merge(two)
         assert database.merge(two, signer="alice") == 2
-        assert medians(database) == {"c": 0.5, "b": 1.0, "a": 10.0}
+        assert medians(database) == {"c": 0.5, "a": 10.0, "b": 12.0}
         assert {one.operator for one in database.models()} == {"scale"}
     assert sorted(standings(one)) == ["own", "signed: by alice", "unknown"]
+
+
+@pytest.mark.parametrize("begun", ["2026-05-01T00:00:00", "2026-05-03T00:00:00"])
+def test_ones_own_rows_count_before_signed_ones_and_these_before_unknown_ones(tmp_path: Path, begun: str) -> None:
+    """Of the same image and problem, whichever session began first: a time, and whether the image is right."""
+    own = tuned(tmp_path / "own.sqlite3", "2026-05-02T00:00:00", {"a": 10.0, "b": 12.0})
+    theirs = tuned(tmp_path / "theirs.sqlite3", begun, {"a": 1.0, "c": 0.5, "d": 9.0})
+    wrong = tuned(tmp_path / "wrong.sqlite3", begun, {"a": 3.0, "b": 4.0, "c": 5.0, "d": 6.0})
+    for path, image in ((theirs, "b"), (own, "d")):
+        with TuningDatabase(path) as database:
+            problem, (session,) = database.evidence.problem_id(*CELL, {"rows": 64}), [1]
+            number = database.evidence.image_id(image, f"ROWS={ord(image)}", ("aa" + image).zfill(64))
+            bad = Measurement(problem, number, session, "sweep", "wrong", None, (), 0.3, 0.2, detail="off by 0.3")
+            database.evidence.record(bad)
+    with TuningDatabase(own) as database:
+        database.merge(wrong)
+        database.merge(theirs, signer="alice")
+        assert medians(database) == {"a": 10.0, "b": 12.0, "c": 0.5}
+    with TuningDatabase(tmp_path / "new.sqlite3") as database:
+        database.merge(wrong)
+        database.merge(theirs, signer="alice")
+        assert medians(database) == {"a": 1.0, "c": 0.5, "d": 9.0}
+
+
+def test_the_options_of_sessions_are_in_the_order_of_outcomes(one: Path, two: Path) -> None:
+    """By which campaigns are found: a signed session is before one's own, though it began later."""
+    with TuningDatabase(two) as database:
+        database._file.execute("UPDATE evidence.session SET options = 'again=theirs'")
+    with TuningDatabase(one) as database:
+        database.merge(two, signer="alice")
+        options = database.evidence.session_options()
+        assert options == ["again=theirs", ""]
+        said = {(outcome.image, options[outcome.session - 1]) for outcome in database.evidence.outcomes()}
+    assert said == {("a", ""), ("b", ""), ("b", "again=theirs"), ("c", "again=theirs")}
 
 
 def test_a_measured_winner_needs_a_measurement(one: Path, two: Path) -> None:

@@ -24,11 +24,14 @@ from aotriton.rules.database.rows import (
     SequenceTiming,
     Session,
 )
-from aotriton.rules.database.schema import MEASURED, UNKNOWN, counts
+from aotriton.rules.database.schema import MEASURED, RANK, UNKNOWN, counts
 from aotriton.rules.database.sqlite_file import File, TuningDatabaseError, where
 
-# The place of each session among all, by when they began; of those that count, and of unknown ones.
-PLACES = "(SELECT id, uuid, row_number() OVER (ORDER BY started, id) AS place FROM evidence.session) p"
+# The place of each session among all: unknown ones, then those that somebody signed, then one's own, each by when they
+# began. Of two that say something of one image and problem, the later place counts.
+PLACES = (
+    f"(SELECT id, uuid, options, row_number() OVER (ORDER BY {RANK}, started, id) AS place FROM evidence.session s) p"
+)
 AGE = f"age AS (SELECT id, place FROM {PLACES} WHERE {counts('p')})"
 UNKNOWN_AGE = f"age AS (SELECT id, place FROM {PLACES} WHERE p.uuid LIKE '{UNKNOWN}%')"
 
@@ -145,9 +148,9 @@ class Evidence(Images):
             return {(str(arch), str(kernel)) for arch, kernel in found}
 
     def session_options(self) -> list[str]:
-        """The options of each session, the one that began first at the front: as ``Outcome.session`` counts them."""
+        """The options of each session, as ``Outcome.session`` counts them."""
         with self._file.errors():
-            found = self._file.execute("SELECT options FROM evidence.session ORDER BY started, id")
+            found = self._file.execute(f"SELECT options FROM {PLACES} ORDER BY place")
             return [str(row[0]) for row in found]
 
     def sessions(self) -> list[Session]:

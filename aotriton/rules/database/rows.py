@@ -54,8 +54,8 @@ class Measurement:
 class Outcome:
     """A measurement with its ids replaced by what they stand for, without the samples.
 
-    ``session`` is its session's place among all by when they ``started``, in ISO 8601. ``judge``: "" where it
-    names none.
+    ``session`` is its session's place among all: signed ones, then one's own, each by when they ``started``, in ISO
+    8601. ``judge``: "" where it names none.
     """
 
     id: int
@@ -265,10 +265,11 @@ def _place(outcome: Outcome) -> tuple[str, ...]:
 def latest_medians(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], list[Outcome]]:
     """The outcomes by (functional, bin) that tell how fast each image is now, one for each image, fastest first.
 
-    Of those that are ``counting``. Of one image the latest session counts, and in it the race over the sweep; an image
-    whose last outcome is not ok is left out. Where a bin was measured in several shapes, the shape measured last stands
-    for it: medians of different shapes say nothing of each other. Nor do those of different products: ValueError. A
-    race that contradicts its sweep counts if its clock is known; else no image's part in it does.
+    Of those that are ``counting``. Of one image the latest session counts, of one's own where there is one, and in it
+    the race over the sweep; an image whose last outcome is not ok is left out. Where a bin was measured in several
+    shapes, the shape measured last stands for it: medians of different shapes say nothing of each other. Nor do those
+    of different products: ValueError. A race that contradicts its sweep counts if its clock is known; else no image's
+    part in it does.
     """
     shape: dict[tuple[str, str], str] = {}
     places: dict[tuple[str, str, str], list[Outcome]] = {}

@@ -138,6 +138,10 @@ def counts(session: str) -> str:
     return f"({session}.uuid NOT LIKE '{UNKNOWN}%' AND {session}.uuid NOT IN ({retracted}))"
 
 
+# How much the rows of a session ``s`` weigh beside those of others about the same image and problem.
+RANK = f"""CASE WHEN s.uuid LIKE '{UNKNOWN}%' THEN 0
+    WHEN s.uuid IN (SELECT session FROM evidence.mark WHERE kind = 'signed') THEN 1 ELSE 2 END"""
+
 # The images that were measured in such sessions, and not only checked.
 MEASURED = (
     "SELECT m.image FROM evidence.measurement m JOIN evidence.session s ON s.id = m.session"

@@ -23,7 +23,7 @@ MARK = re.compile(r"\bagain=(\d{8}T\d{12}Z-[0-9a-f]{8})\b")
 
 
 def campaigns(database: TuningDatabase) -> dict[int, str]:
-    """The campaigns by session, as ``Outcome.session`` counts them: oldest first, from 1."""
+    """The campaigns by session, as ``Outcome.session`` counts them, from 1."""
     return {
         place: mark[1]
         for place, options in enumerate(database.evidence.session_options(), 1)
