@@ -15,7 +15,7 @@ from aotriton.rules.database import TuningDatabase
 from aotriton.tune.cli import run as running
 from aotriton.tune.cli.budget import Budget, budget
 from aotriton.tune.cli.main import main
-from aotriton.tune.coordinator.search_history import search_space
+from aotriton.tune.coordinator.search_history import ELSEWHERE, search_space
 from aotriton.tune.dataset.finalists import LIST, read_finalists
 from aotriton.tune.problem.candidates import space
 from aotriton.tune.problem.tuning_error import TuningError
@@ -59,12 +59,20 @@ def test_a_search_is_not_an_enumeration(tmp_path: Path, orders: dict[str, object
 
 
 def test_what_was_measured_elsewhere_is_known(tmp_path: Path, orders: dict[str, object]) -> None:
-    """The history of a problem is the kernel's other problems with all their configs, and not itself."""
+    """The history of a problem is the kernel's other problems with all their configs, and not itself; for another
+    product it is in it, but further away, and models are told so.
+    """
     run(tmp_path, small((512, 2048)))
     problem = small((512,))[0]
     with TuningDatabase(tmp_path / "tuning.sqlite3") as database:
         found = search_space(problem, space(problem).candidates, database, "stand-in")
-        assert not search_space(problem, space(problem).candidates, database, "another").history
+        other = search_space(problem, space(problem).candidates, database, "another")
+    same, further = other.history
+    assert ELSEWHERE not in found.features
+    assert [past.features[ELSEWHERE] for past in other.history] == [8.0, 8.0]
+    assert other.features == {**found.features, ELSEWHERE: 1.0}
+    assert (same.features["max_seqlen_q"], further.features["max_seqlen_q"]) == (512, 2048)
+    assert same.medians.keys() <= other.known
     (past,) = found.history
     assert past.features["max_seqlen_q"] == 2048
     assert found.features["max_seqlen_q"] == 512

@@ -16,6 +16,9 @@ from aotriton.tune.search.portfolio import closeness
 from aotriton.tune.search.space import Config, Past, SearchSpace
 
 MOST_PAST = 12  # problems of the history: those beyond are less like this one, and cost a model's time
+ELSEWHERE = "elsewhere"  # the feature of a problem that another product measured
+AWAY = {ELSEWHERE: 8.0}  # three doublings: as far as a problem of eight times the size
+HERE = {ELSEWHERE: 1.0}
 
 
 def config_of(spec: ImageSpec) -> Config:
@@ -30,7 +33,9 @@ def features_of(functional: Functional, sizes: Mapping[str, int], bin: str) -> d
 
 
 def search_space(problem: Problem, specs: Sequence[ImageSpec], database: TuningDatabase, product: str) -> SearchSpace:
-    """The space of the problem's ``specs``, with what the product measured of the kernel's other problems."""
+    """The space of the problem's ``specs``, with what the product measured of the kernel's other problems, and what
+    other products of its arch did of all: how configs compare differs little from one product to the next.
+    """
     configs = tuple(config_of(spec) for spec in specs)
     kernel, vendor = problem.kernel, problem.functional.arch_spec.vendor
     defaults = {
@@ -40,6 +45,8 @@ def search_space(problem: Problem, specs: Sequence[ImageSpec], database: TuningD
     }
     features = features_of(problem.functional, problem.sizes, problem.bin)
     history = tuple(_history(problem, features, configs, database, product))
+    if any(past.features[ELSEWHERE] != HERE[ELSEWHERE] for past in history):
+        features |= HERE  # models are told the difference
     facts = _expected(problem.functional, problem.sizes, configs)
     return SearchSpace(configs, values_of(specs), defaults, features, facts, history)
 
@@ -70,12 +77,12 @@ def _history(
 ) -> Iterable[Past]:
     """The kernel's problems that are most like this one."""
     space, kernel, arch = set(configs), problem.kernel, problem.functional.arch
-    by_problem: dict[tuple[str, str, str], list[Outcome]] = {}
-    for outcome in counting(database.evidence.outcomes(arch, kernel.name, product=product)):
-        by_problem.setdefault((outcome.functional, outcome.bin, outcome.shape), []).append(outcome)
-    by_problem.pop((str(problem.functional), problem.bin, problem.shape_text), None)
+    by_problem: dict[tuple[str, str, str, str], list[Outcome]] = {}
+    for outcome in counting(database.evidence.outcomes(arch, kernel.name)):
+        by_problem.setdefault((outcome.product, outcome.functional, outcome.bin, outcome.shape), []).append(outcome)
+    by_problem.pop((product, str(problem.functional), problem.bin, problem.shape_text), None)
     found = []
-    for (functional_text, bin, shape), outcomes in by_problem.items():
+    for (measured_on, functional_text, bin, shape), outcomes in by_problem.items():
         try:
             functional = parse_functional(kernel, arch, functional_text)
         except ValueError:
@@ -92,6 +99,7 @@ def _history(
         if medians:
             sizes = json.loads(shape)
             facts = _expected(functional, sizes, (*medians, *failed))
-            found.append(Past(features_of(functional, sizes, bin), medians, frozenset(failed), facts))
-    near = closeness(features, found)
+            about = features_of(functional, sizes, bin) | (HERE if measured_on == product else AWAY)
+            found.append(Past(about, medians, frozenset(failed), facts))
+    near = closeness({**features, **HERE}, found)
     return [found[index] for index in sorted(range(len(found)), key=lambda index: -near[index])[:MOST_PAST]]
