@@ -76,6 +76,11 @@ def data_folder() -> Path:
     return _user_folder("XDG_DATA_HOME", ".local/share")
 
 
+def config_folder() -> Path:
+    """``aotriton`` in the user's folder of settings."""
+    return _user_folder("XDG_CONFIG_HOME", ".config")
+
+
 def _user_folder(variable: str, usual: str) -> Path:
     given = os.environ.get(variable, "")
     home = Path(given) if os.path.isabs(given) else Path.home() / usual  # the standard wants others ignored

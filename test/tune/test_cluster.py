@@ -48,12 +48,12 @@ def wait_until(holds: Callable[[], bool]) -> None:
 class Machines:
     """Processes of a cluster on this machine; each worker has an image store of its own."""
 
-    def __init__(self, folder: Path, orders: dict[str, object]) -> None:
+    def __init__(self, folder: Path, orders: dict[str, object], scheme: str = "tcp") -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.folder, self.log = folder, folder / "log"
-        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.address = f"{scheme}://127.0.0.1:{self.port}"
         path = os.pathsep.join([str(ROOT), str(ROOT / "test")])
         self._environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
         self._environment["AOTRITON_STANDIN"] = json.dumps({"log": str(self.log), **orders})
@@ -75,7 +75,7 @@ class Machines:
         own = ("--gpus", gpu, "--jobs", str(jobs))
         return self.start("tune/serve.py", self.address, *own, store=f"store-{gpu}", **environment)
 
-    def machine(self, name: str, *options: str) -> subprocess.Popen[bytes]:
+    def machine(self, name: str, *options: str, **environment: str) -> subprocess.Popen[bytes]:
         """A machine with a checkout, a cache and a store at paths of its own."""
         place = self.folder / name
         for source in ("rules", "tune", "codegen", "tritonsrc"):
@@ -85,7 +85,7 @@ class Machines:
         shutil.copy(ROOT / "test" / "standin_launcher.py", place)
         own = {"PYTHONPATH": str(place), "XDG_CACHE_HOME": str(place / "cache")}
         program = str(place / "aotriton" / "tune" / "serve.py")
-        return self.start(program, self.address, *options, store=f"store-{name}", **own)
+        return self.start(program, self.address, *options, store=f"store-{name}", **own, **environment)
 
     @property
     def said(self) -> str:

@@ -6,7 +6,7 @@ import pickle
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -23,14 +23,28 @@ from aotriton.tune.workers import station
 from aotriton.tune.workers.canary import PAUSES
 from aotriton.tune.workers.families import FamilyFiles
 from aotriton.tune.workers.gpu_process import CANDIDATE_LIMIT
-from aotriton.tune.workers.jobs import CPU, GPU, CompileJob, Facts, Greeting, Setting, code_digest, received
+from aotriton.tune.workers.jobs import (
+    CPU,
+    GPU,
+    PRICE,
+    WANTED,
+    CompileJob,
+    Facts,
+    Greeting,
+    Setting,
+    code_digest,
+    received,
+)
+from aotriton.tune.workers.key import KeyFault, check, security
 
 if TYPE_CHECKING:
     from distributed import Client, Future, SpecCluster
 
 LATER = 1 << 40  # more than a run has jobs
 LOOK = 0.5  # seconds between two looks at who is there
+SOON = 0.05  # the same while a run waits for its first GPU, in its first seconds
 SILENCE = 60.0  # seconds without a sign of life, after which a worker is gone
+MOST_WANTED = 1024  # GPUs
 STOP = 5.0  # seconds that workers have to hear that the run ends
 SETTLE = 5.0  # seconds after the first GPU that would do, in which others may say what they are
 PATIENCE = 10.0  # seconds without a GPU, before that is said
@@ -44,7 +58,7 @@ class Cluster:
     ``address`` is the scheduler's; without one, a cluster is made in this process: a worker for each of ``gpus``, and
     one that compiles ``jobs`` images at a time (default: one a core). Workers are sent the files of ``families``. One
     that nobody has heard of for ``silence`` seconds is gone, and its jobs are others'. TuningError where there is no
-    such scheduler.
+    such scheduler, KeyFault where it has another key.
     """
 
     def __init__(
@@ -62,8 +76,9 @@ class Cluster:
         self._note = note
         self._events: queue.SimpleQueue[JobEnded | None] = queue.SimpleQueue()
         self._in_flight: dict[str, tuple[Future, str | None]] = {}  # by key: and the worker that it is bound to
-        self._known: dict[str, int] = {}  # the slots of the workers by address, those that do not fit too
+        self._known: dict[str, Mapping[str, float]] = {}  # what workers have, by address, those that do not fit too
         self._asked: dict[str, str] = {}  # the address by the key of what asks for its facts
+        self._wanted: list[Future] = []
         self._look_at = 0.0
         self._heard: dict[str, tuple[object, float]] = {}  # by address: its last heartbeat, and how many seconds ago
         self._listened = time.monotonic()  # when we looked at heartbeats last
@@ -82,8 +97,11 @@ class Cluster:
         TuningError where GPUs of several products would do, or where no GPU of this process does.
         """
         events: list[Event] = []
+        self.want(1)
         fit_since, patient_until = float("inf"), time.monotonic() + PATIENCE
         while True:
+            if time.monotonic() < patient_until:
+                self._look_at = min(self._look_at, time.monotonic() + SOON)
             events += self.events(LOOK)
             self._kept = []
             facts = _present(events)
@@ -107,6 +125,19 @@ class Cluster:
                 what = f"GPU called {product}" if product else "GPU"
                 self._note(f"no {what} at {self.address} yet: waiting for a worker that has one{others}")
                 patient_until = float("inf")
+
+    def want(self, gpus: int) -> None:
+        """Tells who rents machines that this run has a use for so many GPUs: as many tasks wait at the scheduler for
+        what no worker has. They are gone with this process.
+        """
+        if self._local is not None or self._client.status != "running":
+            return
+        while len(self._wanted) > gpus:
+            self._wanted.pop().cancel()
+        while len(self._wanted) < min(gpus, MOST_WANTED):
+            key = f"gpu-wanted-{uuid4().hex}"
+            waiting = self._client.submit(pickle.loads, pickle.dumps(None), key=key, resources={WANTED: 1}, pure=False)
+            self._wanted.append(waiting)
 
     def submit(
         self, run: Callable[[Any], Any], job: object, needs: str, address: str | None = None, later: bool = False
@@ -219,8 +250,11 @@ class Cluster:
     def _connect(self) -> Client:
         from distributed import Client
 
+        secured = security(self.address or "")
+        if self.address:
+            check(self.address, secured)
         try:
-            return Client(self._local or self.address, timeout=CONNECT, set_as_default=False)
+            return Client(self._local or self.address, timeout=CONNECT, set_as_default=False, security=secured)
         except (OSError, TimeoutError) as error:
             raise TuningError(f"no scheduler at {self.address}: {error}") from error
 
@@ -241,7 +275,7 @@ class Cluster:
             if address in workers_by_address:
                 resources = workers_by_address[address].get("resources", {})
                 needs = GPU if resources.get(GPU) else CPU if resources.get(CPU) else None
-                self._known[address] = int(resources.get(CPU, 0))
+                self._known[address] = resources
                 if needs:
                     self._asked[self.submit(station.facts, self._greeting, needs, address)] = address
         return [event for address in list(self._known) if address not in workers for event in self._gone(address)]
@@ -297,7 +331,8 @@ class Cluster:
         if unfit:
             self._note(f"{address} is left out: {unfit}")
             return []
-        return [WorkerJoined(address, facts, self._known.get(address, 0))]
+        has = self._known.get(address, {})
+        return [WorkerJoined(address, facts, int(has.get(CPU, 0)), has.get(PRICE))]
 
     def _reconnected(self) -> list[Event]:
         """Gives up all jobs in flight, and waits until the scheduler is back."""
@@ -307,6 +342,7 @@ class Cluster:
         self._in_flight.clear()
         self._asked.clear()
         self._known.clear()
+        self._wanted.clear()
         if self._local is not None:
             raise TuningError("the scheduler of this process has stopped")
         self._note(f"the scheduler at {self.address} went away: waiting for it")
@@ -318,8 +354,12 @@ class Cluster:
                 raise TuningError(f"no scheduler at {self.address} for {RECONNECT:.0f} s")
             # Until it gives up, Dask's client looks by itself; to close it meanwhile has either side fail.
             if self._client.status == "closed" or away > 2 * CONNECT:
-                with suppress(TuningError):
+                try:
                     self._client = self._connect()
+                except KeyFault:
+                    raise
+                except TuningError:
+                    pass  # it is not there yet
             time.sleep(0.05)
         self._replies = Replies(self._client, self._replied)
         self._note(f"the scheduler at {self.address} is back")

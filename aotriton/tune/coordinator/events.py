@@ -10,11 +10,14 @@ from aotriton.tune.workers.jobs import Facts
 
 @dataclass(frozen=True)
 class WorkerJoined:
-    """A worker that fits: one that measures, or one that compiles ``slots`` images at a time."""
+    """A worker that fits: one that measures, or one that compiles ``slots`` images at a time. ``price``: what it says
+    that it costs, in dollars an hour.
+    """
 
     address: str
     facts: Facts
     slots: int
+    price: float | None = None
 
 
 @dataclass(frozen=True)

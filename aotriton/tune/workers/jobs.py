@@ -18,6 +18,8 @@ from aotriton.tune.workers.canary import Canary
 from aotriton.tune.workers.families import FamilyFiles
 
 GPU, CPU = "GPU", "CPU"  # Dask's names for what a worker has
+PRICE = "USD"  # and for what it costs an hour, where it says so
+WANTED = "GPU wanted"  # what no worker has: tasks that wait for it are the GPUs that runs have a use for
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,9 @@ class Compiled:
 
 @dataclass(frozen=True)
 class MeasureJob:
-    """Candidates of one problem, which are swept one after the other, or raced. ``finish``: they are the last ones, and
-    the leaders of all that were swept here race at once. ``images`` has those that the worker lacks, by name.
+    """Candidates of one problem, which are swept one after the other, or raced; none, where only its tensors are to be
+    made. ``finish``: they are the last ones, and the leaders of all that were swept here race at once. ``images`` has
+    those that the worker lacks, by name.
     """
 
     setting: Setting
@@ -112,8 +115,8 @@ class Measured:
     ``apart``: they race alone, but not together.
 
     ``missing`` images were not there, ``unprepared`` says why the problem's tensors could not be made; ``error`` is the
-    machine's own fault. ``taken``: another run has the GPU, and nothing was done. The GPU was busy for ``seconds``,
-    ``preparing`` of them before the first candidate.
+    machine's own fault. ``taken``: another run has the GPU, and nothing was done. ``prepared``: no candidate was asked
+    for, and the tensors are made. The GPU was busy for ``seconds``, ``preparing`` of them before the first candidate.
     """
 
     results: dict[str, Result | Failed] = field(default_factory=dict)
@@ -123,6 +126,7 @@ class Measured:
     unprepared: str | None = None
     error: str | None = None
     taken: bool = False
+    prepared: bool = False
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
     preparing: float = 0.0
@@ -131,7 +135,14 @@ class Measured:
     def empty(self) -> bool:
         """Whether it has no result and no reason, as the reply to a job of a run that has ended."""
         return not (
-            self.results or self.race or self.apart or self.missing or self.unprepared or self.error or self.taken
+            self.results
+            or self.race
+            or self.apart
+            or self.missing
+            or self.unprepared
+            or self.error
+            or self.taken
+            or self.prepared
         )
 
 
