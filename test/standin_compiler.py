@@ -34,6 +34,8 @@ class StandinCompiler:
         metadata = {"registers": 128, "spills": spills, "stack": 0, "shared": shared}
         return store.put(request["name"], "cubin", BINARY, metadata)
 
+    def start(self) -> None: ...
+
     def close(self) -> None: ...
 
 

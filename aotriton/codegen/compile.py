@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,8 @@ def serve() -> None:
     """
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
+        with suppress(ImportError):  # before the first image asks for it; what is missing, its error says
+            importlib.import_module("triton.experimental.gluon")
         for line in sys.stdin:
             request = json.loads(line)
             try:

@@ -151,6 +151,10 @@ class WarmCompiler:
                 break
         return result
 
+    def start(self) -> None:
+        """Starts the process, which is started by the first image otherwise."""
+        self._worker.start()
+
     def close(self) -> None:
         """Ends the worker."""
         self._worker.stop()
@@ -177,8 +181,7 @@ class _Worker:
 
     def begin(self, request: Mapping[str, Any], time_limit: float) -> None:
         """Sends a ``named_request`` to the process, which has ``time_limit`` seconds for it."""
-        if self.process is None:
-            self._start()
+        self.start()
         self._free()
         self.request, self.begun = request, time.monotonic()
         self.deadline = self.begun + time_limit
@@ -233,7 +236,10 @@ class _Worker:
         self.process = None
         return code
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Starts the process, unless it runs."""
+        if self.process is not None:
+            return
         root = str(Path(aotriton.__file__).absolute().parent.parent)
         kept = {name: value for name, value in os.environ.items() if not COMPILER_VARIABLES.fullmatch(name)}
         environment = kept | {

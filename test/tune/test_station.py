@@ -158,12 +158,49 @@ def test_compilers_know_the_families_of_their_run_alone(
 
 
 class Noting(StandinCompiler):
-    """Notes the families of each compiler."""
+    """Notes the families of each compiler, and which ones were started before there was a job."""
 
     made: list[tuple[str, ...]] = []  # noqa: RUF012
+    started: list[tuple[str, ...]] = []  # noqa: RUF012
 
     def __init__(self, families: Any = ()) -> None:
         self.made.append(tuple(families))
+        self._families = tuple(families)
+
+    def start(self) -> None:
+        self.started.append(self._families)
+
+
+def test_compilers_start_with_the_run(
+    orders: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as there may be at a time, in the place of those of another run; the jobs of the run have them."""
+    monkeypatch.setattr(Noting, "made", [])
+    monkeypatch.setattr(Noting, "started", [])
+    station = CompileStation(set, 3)
+    for count, name in ((3, "one"), (6, "two")):
+        (tmp_path / name).mkdir()
+        own = replace(setting(), compiler="test_station:Noting", families=(str(tmp_path / name),))
+        station.facts(own)
+        deadline = time.monotonic() + 10
+        while len(Noting.started) < count:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        for spec in space(small()[0]).candidates[:4]:
+            station.compile(CompileJob(own, named_request(spec)))
+    station.close()
+    assert Noting.made == Noting.started == [(str(tmp_path / name),) for name in ("one",) * 3 + ("two",) * 3]
+
+
+def test_tensors_are_made_before_there_is_a_candidate(station: GpuStation) -> None:
+    """By a job without any, which is no job without a reply; the first candidate finds them made."""
+    own = setting()
+    station.facts(own)
+    reply = station.measure(job(own))
+    assert (reply.prepared, reply.empty, reply.results) == (True, False, {})
+    assert reply.preparing > 0
+    after = station.measure(job(own, FAST))
+    assert (after.prepared, after.preparing, len(samples(after))) == (False, 0.0, 1)
 
 
 def test_a_familys_files_have_a_place_by_what_is_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

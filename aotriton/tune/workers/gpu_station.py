@@ -199,7 +199,8 @@ class GpuStation:
         self._worker = self._prepared = self._setting = self._lock = None
 
     def _measure(self, job: MeasureJob, made: Measured) -> None:
-        if not (requests := self._localised(job, made)):
+        requests = self._localised(job, made)
+        if made.missing:
             return
         run = self._run(job.setting.run)
         if run.stop.is_set():
@@ -230,6 +231,7 @@ class GpuStation:
                 made.unprepared = str(failed)
                 return
             self._prepared = job.problem
+        made.prepared = not requests
         known = [one for one in (job.best_us, run.best) if one is not None]
         run.best = min(known, default=None)
 

@@ -35,7 +35,11 @@ def _station() -> GpuStation | CompileStation:
     with _making:
         if worker not in _stations:
             measures = worker.state.total_resources.get(GPU)
-            _stations[worker] = GpuStation(*_gpu_of(str(worker.name))) if measures else CompileStation(reserved_cores)
+            _stations[worker] = (
+                GpuStation(*_gpu_of(str(worker.name)))
+                if measures
+                else CompileStation(reserved_cores, worker.state.nthreads)
+            )
         return _stations[worker]
 
 
