@@ -1,9 +1,9 @@
 """Kernels that were tuned ahead of time: each operator as a function, and what made them, under one importable name.
 
 The operators, which ``aotriton.operators()`` lists, ``aotriton.explain`` and the like are the library's, which is
-loaded when one of them is first named. ``aotriton.autotune`` and the modules tune, rules, codegen and tritonsrc are
-the tuner and the code generator, and need what the extra ``tune`` brings; ``aotriton.torch`` and ``aotriton.hints``
-need torch.
+loaded when one of them is first named. ``aotriton.autotune``, ``aotriton.service`` and the modules tune, rules, codegen
+and tritonsrc are the tuner and the code generator, and need what the extra ``tune`` brings; ``aotriton.torch`` and
+``aotriton.hints`` need torch.
 """
 
 import sys
@@ -22,6 +22,7 @@ _HERE = {
     "autotune": "aotriton.tune.autotune.autotune",
     "get_include": "aotriton.installed",
     "hints": "aotriton.torch.hints",
+    "service": "aotriton.tune.autotune.service",
 }
 
 

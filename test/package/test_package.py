@@ -140,7 +140,7 @@ def test_dir_lists_what_the_package_has() -> None:
     printed = "json.dumps([dir(aotriton), dir(_binding)])"
     command = [sys.executable, "-c", f"{statement}; print({printed})"]
     listed, library = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    own = {"autotune", "get_include", "hints", "rules"}
+    own = {"autotune", "get_include", "hints", "rules", "service"}
     assert {name for name in listed if not name.startswith("__")} == own | {
         name for name in library if not name.startswith("_")
     }
@@ -192,7 +192,7 @@ def test_the_stub_is_the_bindings(prefix: Path) -> None:
             assert isinstance(own, ast.FunctionDef)
             assert signature(function) == signature(own), name
     imported = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert imported - {None} == {"autotune", "get_include", "hints"}
+    assert imported - {None} == {"autotune", "get_include", "hints", "service"}
 
 
 def test_without_a_binding_it_says_which_there_are(tmp_path: Path) -> None:

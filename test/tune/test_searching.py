@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_session import LAUNCHER, orders, own_store, run, small
@@ -191,7 +193,7 @@ def test_budgets_are_trials_seconds_or_dollars() -> None:
     """A dollar buys GPU hours by their price; what is none of these is refused."""
     assert budget("64", None) == Budget(trials=64)
     assert budget("60s", None) == Budget(seconds=60.0)
-    assert budget("0.80usd", 4.0) == Budget(gpu_seconds=720.0)
+    assert budget("0.80usd", 4.0) == Budget(dollars=0.8)
     for text in ("0", "-3", "64x", "1.5", "", "0usd"):
         with pytest.raises(ValueError, match="--budget"):
             budget(text, 1.0)
@@ -199,8 +201,32 @@ def test_budgets_are_trials_seconds_or_dollars() -> None:
         budget("1usd", None)
 
 
+def test_a_search_ends_when_its_budget_is_spent(tmp_path: Path, orders: dict[str, object]) -> None:
+    """Within its problem, which is decided by what is measured, and ended: the same command does nothing more. An
+    enumeration with as little goes on.
+    """
+    orders.update(slow=0.1)
+    costly: Any = {"dollars": 2.0, "price": 3600.0}  # two seconds
+    found = run(tmp_path, small(), strategy="random", **costly)
+    tried = {one.image for one in found}
+    assert 0 < len(tried) < len(space(small()[0]).candidates)
+    (won,) = winners(tmp_path).values()
+    assert won in tried
+    assert run(tmp_path, small(), strategy="random") == found
+    every = run(tmp_path, small(), **costly)
+    assert {one.image for one in every} >= {spec.name for spec in space(small()[0]).candidates}
+
+
+def test_a_search_ends_when_its_seconds_are_over(tmp_path: Path, orders: dict[str, object]) -> None:
+    """Also where it has hardly begun: something is right first."""
+    orders.update(slow=0.2)
+    found = run(tmp_path, small(), strategy="random", end=time.monotonic() + 8.0)
+    assert len(found) < len(space(small()[0], rich=True).candidates)
+    assert len(winners(tmp_path)) == 1
+
+
 def test_no_problem_is_begun_when_the_gpus_have_cost_enough(tmp_path: Path, orders: dict[str, object]) -> None:
     """A run without a GPU second left measures nothing, and the same command with more of them goes on."""
-    assert run(tmp_path, small(), strategy="random", budget=8, gpu_seconds=1e-6) == []
-    run(tmp_path, small(), strategy="random", budget=8, gpu_seconds=1e6)
+    assert run(tmp_path, small(), strategy="random", budget=8, dollars=1e-9, price=4.0) == []
+    run(tmp_path, small(), strategy="random", budget=8, dollars=1e6, price=4.0)
     assert len(winners(tmp_path)) == 1

@@ -51,13 +51,32 @@ def test_all_of_the_time_is_told(clock: Clock) -> None:
 
 
 def test_a_gpu_that_goes_keeps_what_it_measured(clock: Clock) -> None:
-    """Its time counts until it went, its measuring in the share."""
-    use = Usage(100.0)
+    """Its time is paid until it went, its measuring counts in the share."""
+    use = Usage(100.0, price=720.0)
     use.came("a")
     clock.now = 105.0
     use.waits("a", None)
     use.measured("a", 3.0, 0.0)
     use.left("a")
     clock.now = 110.0
-    assert use.gpu_seconds == pytest.approx(5.0)
+    assert use.dollars == pytest.approx(1.0)
     assert use.busy(late=False) == pytest.approx(0.3)
+
+
+def test_what_is_rented_is_paid_whether_it_works_or_not(clock: Clock) -> None:
+    """A GPU without a job by the run's price, another by its own, a machine of compilers by its own; of one that comes
+    once something was measured the time from then on; nothing after the end.
+    """
+    use = Usage(100.0, price=36.0)
+    use.came("idle")
+    use.came("dear", price=360.0)
+    use.rented("compilers", 3.6)
+    clock.now = 110.0
+    use.left("compilers")
+    use.trials = 1
+    use.came("late")
+    clock.now = 120.0
+    use.end()
+    clock.now = 1000.0
+    assert use.dollars == pytest.approx(0.2 + 2.0 + 0.01 + 0.1)
+    assert ", 2.31 dollars\n" in use.summary()

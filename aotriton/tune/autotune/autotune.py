@@ -32,6 +32,7 @@ def autotune(
     folder: str | os.PathLike[str] | None = None,
     product: str | None = None,
     options: Sequence[str] = (),
+    on_event: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Callable[[Any], Tuned]: ...
 @overload
 def autotune(
@@ -49,6 +50,7 @@ def autotune(
     folder: str | os.PathLike[str] | None = None,
     product: str | None = None,
     options: Sequence[str] = (),
+    on_event: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Tuned: ...
 def autotune(
     kernel: Any = None,
@@ -65,6 +67,7 @@ def autotune(
     folder: str | os.PathLike[str] | None = None,
     product: str | None = None,
     options: Sequence[str] = (),
+    on_event: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Callable[[Any], Tuned] | Tuned:
     """Tunes ``kernel`` and returns it as a ``Tuned``; without one, a decorator, whose kernel is tuned at its first use.
 
@@ -83,7 +86,8 @@ def autotune(
     ``grid``: programs along x, y and z, as expressions of sizes and the space's constexprs or macros.
     ``folder``: where the family is and the database (default: in the user's cache folder); its name is the family's.
     ``product``: the GPU whose winners are meant, where it is not this machine's. ``options``: more of ``tune.py``'s, as
-    ``--scheduler``: then the machines of a cluster tune, and need nothing of the kernel's.
+    ``--scheduler``: then the machines of a cluster tune, and need nothing of the kernel's. ``on_event`` is called with
+    what happens meanwhile, as ``aotriton.service`` says.
 
     ValueError names the argument that is wrong.
     """
@@ -100,7 +104,7 @@ def autotune(
         described = Described(found, declared, "", tuple(row.arch for row in ARCHS))
         home = Path(folder).resolve() if folder else _default_folder(described)
         described = described.named(home.name)
-        return Tuned(found.function or kernel, described, home, product, options, original=kernel)
+        return Tuned(found.function or kernel, described, home, product, options, kernel, on_event)
 
     return tuned if kernel is None else tuned(kernel).tune()
 

@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from aotriton.codegen.store import write_atomically
 from aotriton.rules.binning import bin_text
-from aotriton.rules.family import VARIABLE
 from aotriton.rules.image import TRITON_VERSION, config_values
 from aotriton.rules.judge import judge
 from aotriton.tune.autotune.call import Call
 from aotriton.tune.autotune.describe import Described
 from aotriton.tune.autotune.device import product_here
+from aotriton.tune.autotune.tuner import OnEvent, run_tuner
 from aotriton.tune.autotune.tuning import chosen
 from aotriton.tune.problem.product import is_called
 
@@ -49,7 +47,7 @@ class Tuned:
     """A kernel whose family is in ``folder``; it is tuned when its winners are first asked for.
 
     ``product`` is the GPU whose winners are meant, by default this machine's; ``options`` are the tuner's. ``original``
-    is the kernel with its author's decorators.
+    is the kernel with its author's decorators. ``on_event`` is called with each event of tuning.
     """
 
     def __init__(
@@ -60,9 +58,10 @@ class Tuned:
         product: str | None = None,
         options: Sequence[str] = (),
         original: Any = None,
+        on_event: OnEvent | None = None,
     ) -> None:
         self.kernel, self.folder, self._original = kernel, folder, kernel if original is None else original
-        self._described, self._asked, self._options = described, product, tuple(options)
+        self._described, self._asked, self._options, self._on_event = described, product, tuple(options), on_event
         self._operator, self._declared = described.operator, described.declared  # what is wrong with them is raised now
         self._description, self._name = self._operator.lead, self._operator.name
         self._winners: tuple[Best, ...] | None = None
@@ -287,13 +286,8 @@ class Tuned:
         return judge(self._description, self._operator, own)
 
     def _run(self) -> None:
-        # A process of its own: GPU workers import the main module of their parent, and this program's may be any.
-        root = str(Path(__file__).absolute().parents[3])
-        environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([root, *filter(None, sys.path)]))
-        command = [sys.executable, "-m", "aotriton.tune.tune", "--family", str(self.folder), *self._options]
+        options = ["--family", str(self.folder), *self._options]
         if self._asked and self._option("--scheduler"):
-            command += ["--product", self._asked]
-        status = subprocess.run(command, env=environment, check=False).returncode
-        if status:
+            options += ["--product", self._asked]
+        if status := run_tuner(options, self._on_event):
             raise RuntimeError(f"{self._name}: tuning ended with status {status}: it says above why")

@@ -10,13 +10,13 @@ WRITTEN = re.compile(r"(\d+(?:\.\d+)?)(s|usd)?")
 
 @dataclass(frozen=True)
 class Budget:
-    """Most ``trials`` of a problem, ``seconds`` of the run, or ``gpu_seconds`` of all its GPUs together; None where
+    """Most ``trials`` of a problem, ``seconds`` of the run, or ``dollars`` for all of its workers together; None where
     there is no limit.
     """
 
     trials: int | None = None
     seconds: float | None = None
-    gpu_seconds: float | None = None
+    dollars: float | None = None
 
 
 def budget(text: str, price: float | None) -> Budget:
@@ -37,4 +37,4 @@ def budget(text: str, price: float | None) -> Budget:
         return Budget(seconds=amount)
     if not price:
         raise ValueError("--budget in dollars needs --price, what a GPU costs an hour")
-    return Budget(gpu_seconds=3600 * amount / price)
+    return Budget(dollars=amount)

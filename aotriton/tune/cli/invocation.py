@@ -84,7 +84,7 @@ class Invocation:
     @property
     def spelled(self) -> str:
         """The options that are not the default, without this machine's paths; a campaign of --again has a name."""
-        left_out = ("command", "database", "family", "again")
+        left_out = ("command", "database", "family", "again", "events")
         given = {
             name: value
             for name, value in vars(self.options).items()

@@ -34,7 +34,7 @@ def common(of: Family) -> argparse.ArgumentParser:
     made.add_argument(
         "--scheduler",
         metavar="ADDRESS",
-        help="of a Dask cluster that tunes, as tcp://host:8786 (default: this machine does)",
+        help="of a Dask cluster that tunes, as tls://host:8786 (default: this machine does)",
     )
     made.add_argument(
         "--product", metavar="NAME", help="of the GPUs to use, or a part of it, as h200 (default: the only one)"
@@ -47,6 +47,9 @@ def common(of: Family) -> argparse.ArgumentParser:
         help="without a sign of life of a worker, after which others get its jobs (default: %(default)g)",
     )
     made.add_argument(
+        "--events", type=Path, metavar="FILE", help="append what happens in a run, each event as a line of JSON"
+    )
+    made.add_argument(
         "--launcher",
         default=LAUNCHER,
         metavar="MODULE:CLASS",
@@ -57,7 +60,7 @@ def common(of: Family) -> argparse.ArgumentParser:
     how.add_argument("--strategy", choices=[*STRATEGIES], help=f"default with one of the others: {DEFAULT}")
     how.add_argument("--effort", choices=[*BUDGETS], help="how many trials a strategy has (default: full)")
     how.add_argument("--budget", help="of trials a problem (64), seconds (60s) or dollars (0.80usd) of the run")
-    how.add_argument("--price", type=float, metavar="USD", help="of a GPU an hour, for a budget in dollars")
+    how.add_argument("--price", type=float, metavar="USD", help="of a GPU an hour, where its machine says no other")
     how.add_argument(
         "--top",
         type=int,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import IO
 
 from aotriton.codegen.compile import ImageStore
 from aotriton.rules.arch import arch_spec
@@ -40,9 +41,11 @@ def run(call: Invocation) -> int:
         require_triton()  # else it is the workers' matter
     gpus = [] if options.scheduler else gpus_of(call)
     TuningDatabase(options.database).close()  # a database that cannot be used ends the run before workers start
-    progress, store = Progress(call.began + (options.time_budget or float("inf"))), ImageStore()
-    with alone(options.database, [one.name for one in call.kernels], progress.note):
-        return _run(call, limit, gpus, progress, store)
+    store = ImageStore()
+    with _events(call) as events:
+        progress = Progress(call.began + (options.time_budget or float("inf")), events)
+        with alone(options.database, [one.name for one in call.kernels], progress.note):
+            return _run(call, limit, gpus, progress, store)
 
 
 def _run(call: Invocation, limit: Budget, gpus: Sequence[str], progress: Progress, store: ImageStore) -> int:
@@ -67,7 +70,8 @@ def _run(call: Invocation, limit: Budget, gpus: Sequence[str], progress: Progres
         only = _chosen(call, store, device)
         problems = list(only) or call.problems(device.arch, device.multiprocessors)
         plan = Plan(
-            options.database, store, device, options.again, _deadline(call, limit), limit.gpu_seconds or float("inf"),
+            options.database, store, device, options.again, call.began + (options.time_budget or float("inf")),
+            call.began + (limit.seconds or float("inf")), limit.dollars or float("inf"), options.price or 0.0,
             call.spelled, _strategy(call), options.seed, limit.trials, only, began=call.began,
         )  # fmt: skip
         _tune(call, plan, problems, cluster, progress, processes)
@@ -115,6 +119,20 @@ def _chosen(call: Invocation, store: ImageStore, device: Device) -> Mapping[Prob
     return {}
 
 
+@contextmanager
+def _events(call: Invocation) -> Iterator[IO[str] | None]:
+    """Where the run's events go, if anywhere."""
+    if not call.options.events:
+        yield None
+        return
+    try:
+        file = call.options.events.open("a")
+    except OSError as error:
+        call.parser.error(f"--events {call.options.events}: {error.strerror}")
+    with file:
+        yield file
+
+
 def _strategy(call: Invocation) -> str:
     """The name of the strategy: exhaustive, unless the options ask for a search or name finalists."""
     options = call.options
@@ -132,11 +150,6 @@ def _budget(call: Invocation) -> Budget:
         return budget(options.budget, options.price)
     except ValueError as error:
         call.parser.error(str(error))
-
-
-def _deadline(call: Invocation, limit: Budget) -> float:
-    """The time, on time.monotonic's clock, after which no problem is begun."""
-    return call.began + min(call.options.time_budget or float("inf"), limit.seconds or float("inf"))
 
 
 def _check_arch(arch: str | None, device: Device) -> None:

@@ -124,6 +124,6 @@ class Deciding:
             return
         self.writer.change(lambda database: database.put_winners(winners))
         (winner,) = winners
-        self.searches.compile_borrowed(ImageSpec.parse(functional, winner.config))
+        self.searches.compile_borrowed(search, ImageSpec.parse(functional, winner.config))
         self.last_winners[str(functional)] = winner.config
         self.progress.solved(problem, winner.config, winner.median_us)

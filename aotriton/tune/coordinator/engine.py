@@ -43,8 +43,9 @@ LAST_REPLIES = 5.0  # seconds that the end of a run waits for jobs in flight
 class Engine:
     """A run on GPUs of one product and driver.
 
-    After ``deadline``, or ``gpu_seconds`` of all GPUs together, no problem is begun. ``reusable`` chooses the outcomes
-    that need no measuring again. ``checksums`` are those of the images that were measured before.
+    After ``deadline`` no problem is begun. At ``end``, or when its workers have cost ``dollars``, searches end, too;
+    ``price`` is a GPU's an hour. ``reusable`` chooses the outcomes that need no measuring again. ``checksums`` are
+    those of the images that were measured before.
     """
 
     database: TuningDatabase
@@ -54,14 +55,16 @@ class Engine:
     product: str
     driver: str
     deadline: float
-    gpu_seconds: float
+    end: float
+    dollars: float
+    price: float
     begin_session: Callable[[Device], int]
     reusable: Callable[[list[Outcome]], list[Outcome]]
     checksums: Mapping[str, str]
     began: float  # on time.monotonic's clock, as deadline is
 
     def __post_init__(self) -> None:
-        self.usage = Usage(self.began)
+        self.usage = Usage(self.began, self.price)
         self._writer = Writer(self.database.path, self.cluster.wake)
         self._images = Images(self.cluster, self.store, self.checksums, self.progress)
         self._gpus = Gpus(self.cluster, self.progress, self.usage, self.product, self.driver)
@@ -93,7 +96,7 @@ class Engine:
         self._searches.waiting = list(waiting)
         with Interrupt(self.cluster.wake) as interrupt:
             try:
-                while self._advance():
+                while self._advance() or self._images.borrowed:
                     for event in self.cluster.events(WAIT):
                         self._handle(event)
                     interrupt.check()
@@ -103,14 +106,21 @@ class Engine:
     def _advance(self) -> bool:
         """Gives work to strategies, compilers and GPUs; False where there is none left."""
         self._writer.check()
-        if time.monotonic() >= self.deadline or self.usage.gpu_seconds >= self.gpu_seconds:
+        now = time.monotonic()
+        spent = now >= self.end or self.usage.dollars >= self.dollars
+        if spent or now >= self.deadline:
             self._searches.cut_short()
+        if spent:
+            self._searches.end_early()
         self._searches.ask()
         for search in self._searches.open:
             if search.idle:
                 self._deciding.conclude(search)
         self._measuring.assign()
+        self.cluster.want(len(self._searches.waiting) + len(self._searches.open))
         if not self._searches.waiting and not self._searches.open:
+            for gpu in self._gpus:
+                self.usage.waits(gpu.address, None if gpu.in_flight else Why.END)
             return False
         why = why_idle(self._searches.open, bool(self._searches.waiting))
         for gpu in self._gpus:
@@ -125,12 +135,18 @@ class Engine:
         if isinstance(event, WorkerJoined):
             if event.slots and not event.facts.device:
                 self._images.compilers[event.address] = event.slots
+                self.usage.rented(event.address, event.price or 0.0)
+                self.progress.tell("joined", worker=event.address, compilers=event.slots)
             else:
                 self._gpus.join(event)
+                if event.address in self._gpus and event.facts.device:
+                    self.progress.tell("joined", worker=event.address, gpu=event.facts.device.name)
         elif isinstance(event, WorkerLeft):
             if event.address in self._gpus or event.address in self._images.compilers:
                 self.progress.note(f"{event.address} is gone")
-            self._images.compilers.pop(event.address, None)
+                self.progress.tell("left", worker=event.address)
+            if self._images.compilers.pop(event.address, None):
+                self.usage.left(event.address)
             self._take_back(self._gpus.leave(event.address))
         elif self._images.has(event.key):
             self._searches.compiled(event)
@@ -174,6 +190,7 @@ class Engine:
     def _finish(self) -> None:
         """Records the jobs in flight whose replies come soon, and leaves nothing behind."""
         self.usage.end()
+        self.cluster.want(0)
         self.cluster.stop()
         until = time.monotonic() + LAST_REPLIES
         while self._gpus.working and time.monotonic() < until:

@@ -74,7 +74,7 @@ class Gpus:
             )
         else:
             self._gpus[event.address] = Gpu(event.address, event.facts)
-            self.usage.came(event.address)
+            self.usage.came(event.address, event.price)
 
     def leave(self, address: str) -> list[tuple[Search, MeasureJob]]:
         """Drops the GPU at this address, if there is one, for another worker that offers it. Returns the jobs that it

@@ -88,6 +88,19 @@ class Images:
             self._users[spec.name] = []
             self._compile(spec, 1)
 
+    @property
+    def borrowed(self) -> bool:
+        """Whether images are under way that winners' siblings borrow: who decides needs them."""
+        return bool(self._later)
+
+    def drop_later(self, names: Set[str]) -> None:
+        """Drops the jobs of images that were to be compiled later, and are not to be any more."""
+        for key, (name, _) in list(self._jobs.items()):
+            if name in names and name in self._later:
+                self._cluster.forget(key)
+                self._later.discard(name)
+                del self._jobs[key], self._users[name]
+
     def leave(self, search: Search) -> None:
         """Ends the search's waiting for images."""
         for name in search.compiling:

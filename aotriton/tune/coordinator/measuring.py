@@ -41,6 +41,8 @@ class Measuring:
                 ready = self._searches.ready
                 if search := self._next(gpu, ready):
                     self._send(gpu, search)
+            if not gpu.in_flight and (awaited := self._without_tensors):
+                self._prepare(gpu, awaited)
 
     def swept(self, gpu: Gpu, search: Search, job: MeasureJob, reply: Measured) -> str | None:
         """Takes the reply to a job. Returns why the GPU is at fault, where it is."""
@@ -52,13 +54,14 @@ class Measuring:
             search.sweep_sessions.add(gpu.session)
             if isinstance(result, Failed):
                 fault = self._incidents.blame(gpu, search, name, "sweep", result) or fault
-                self._searches.add_trial(search, name, result.status, None)
+                self._searches.add_trial(search, name, result.status, None, result.detail)
                 continue
             gpu.ran = True
             self._rows.sweep(gpu, search, name, result)
             if result.status == "ok":
                 self._incidents.add_canary(search, name)
-            self._searches.add_trial(search, name, result.status, median(result.samples) if result.samples else None)
+            middle = median(result.samples) if result.samples else None
+            self._searches.add_trial(search, name, result.status, middle, result.check.wrong or "")
         if reply.race:
             self._rows.race(gpu, search, reply.race)
         self._incidents.release(gpu)
@@ -79,6 +82,18 @@ class Measuring:
     @property
     def _batch(self) -> int:
         return batch_size(len(self._gpus), self._trial_seconds)
+
+    @property
+    def _without_tensors(self) -> Search | None:
+        """An open problem whose tensors no GPU has made, nor has candidates for one."""
+        return next(
+            (one for one in self._searches.open if not (one.ready or self._gpus.tensors.get(one.tensors))), None
+        )
+
+    def _prepare(self, gpu: Gpu, search: Search) -> None:
+        """Has the GPU make the problem's tensors while its first images are compiled."""
+        self._gpus.tensors[search.tensors] = {gpu.address}
+        self._gpus.send(gpu, search, (), ())
 
     def _next(self, gpu: Gpu, ready: list[Search]) -> Search | None:
         return next_search(gpu, ready, self._gpus.tensors, self._batch)

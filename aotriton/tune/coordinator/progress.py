@@ -1,11 +1,14 @@
-"""Shows a tuning run: a line that rewrites itself on a terminal, a line for each problem elsewhere."""
+"""Shows a tuning run: a line that rewrites itself on a terminal, a line for each problem elsewhere; and its events, for
+programs.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from aotriton.tune.problem.problems import Problem
 
@@ -16,10 +19,11 @@ AGAIN = 0.2  # seconds until the line is written anew
 
 
 class Progress:
-    """Writes to stderr, so that stdout stays for results."""
+    """Writes to stderr, so that stdout stays for results; to ``events`` what happens, each as a line of JSON."""
 
-    def __init__(self, deadline: float = float("inf")) -> None:
-        self._deadline = deadline
+    def __init__(self, deadline: float = float("inf"), events: IO[str] | None = None) -> None:
+        self._deadline, self._events = deadline, events
+        self._created = time.monotonic()
         self._total = self._skipped = self._done = 0
         self._started = self._shown = time.monotonic()
         self._now = ""
@@ -28,6 +32,15 @@ class Progress:
     def begin(self, total: int, skipped: int) -> None:
         self._total, self._skipped, self._started = total, skipped, time.monotonic()
         self.note(f"{total} problems, {skipped} of them measured before")
+
+    def tell(self, event: str, **about: object) -> None:
+        """Writes an event, with the seconds since the run began."""
+        if self._events:
+            seconds = round(time.monotonic() - self._created, 3)
+            try:
+                print(json.dumps({"event": event, "seconds": seconds, **about}), file=self._events, flush=True)
+            except OSError:
+                self._events = None  # nobody reads them any more: the run goes on
 
     def problem(self, problem: Problem) -> None:
         self._now = str(problem)
@@ -50,10 +63,15 @@ class Progress:
     def solved(self, problem: Problem, config: str | None, median_us: float) -> None:
         self._done += 1
         result = f"{config}, {median_us:.1f} us" if config else "no candidate was right"
-        self.note(f"{self._counts()} {problem}: {result}")
+        self._say(f"{self._counts()} {problem}: {result}")
+        self.tell("decided", problem=str(problem), config=config, median_us=median_us if config else None)
 
     def note(self, text: str) -> None:
         """Writes a line that stays."""
+        self._say(text)
+        self.tell("note", text=text)
+
+    def _say(self, text: str) -> None:
         if self._live:
             self._live.console.print(text, markup=False, highlight=False)
         else:

@@ -75,6 +75,14 @@ class Searches:
             if not search.begun:
                 self.close(search)
 
+    def end_early(self) -> None:
+        """Ends searches as if their strategies had asked for all, where anything is right by now."""
+        for search in self.open:
+            if search.ends_early and search.best and not search.exhausted:
+                search.exhausted, search.step = True, None
+                self._images.leave(search)
+                search.ready.clear()
+
     def close(self, search: Search, unfinished: bool = False) -> None:
         """Ends the work on the problem; ``unfinished``: it could not be finished."""
         search.closed = True
@@ -89,10 +97,14 @@ class Searches:
         if image := self._images.want(search, spec):
             self._made(search, spec.name, image)
 
-    def compile_borrowed(self, winner: ImageSpec) -> None:
+    def compile_borrowed(self, search: Search, winner: ImageSpec) -> None:
         """Has compiled what siblings borrow, while GPUs measure: whether it fits must be known at the end."""
-        for other in siblings(winner.functional):
-            self._images.want_later(ImageSpec.of(other, dict(winner.tunables), dict(winner.compile_options)))
+        others = siblings(winner.functional)
+        specs = [ImageSpec.of(one, dict(winner.tunables), dict(winner.compile_options)) for one in others]
+        before, search.borrowed = search.borrowed, frozenset(spec.name for spec in specs)
+        self._images.drop_later(before - search.borrowed)
+        for spec in specs:
+            self._images.want_later(spec)
 
     def compiled(self, event: JobEnded) -> None:
         """Takes the reply to a compile job."""
@@ -101,8 +113,8 @@ class Searches:
             for search in users:
                 self._made(search, name, image)
 
-    def add_trial(self, search: Search, name: str, status: str, median_us: float | None) -> None:
-        """Keeps what became of a candidate, for the strategy to see."""
+    def add_trial(self, search: Search, name: str, status: str, median_us: float | None, why: str = "") -> None:
+        """Keeps what became of a candidate, for the strategy to see; ``why`` it cannot be used."""
         search.trials += 1
         image = self._images.get(name)
         facts = dict(image.metadata) if isinstance(image, CompiledImage) else {}
@@ -111,6 +123,11 @@ class Searches:
         search.new_trials.append(Trial(spec.tunables + spec.compile_options, status, median_us, numbers))
         if status == "ok" and median_us and (search.best is None or median_us < search.best[0]):
             search.best = median_us, spec.config
+            self._progress.tell(
+                "best", problem=str(search.problem), config=spec.config, median_us=median_us, trials=search.trials
+            )
+        if why:
+            self._progress.tell("failed", problem=str(search.problem), config=spec.config, status=status, why=why)
 
     def _ask(self, search: Search) -> None:
         """Asks the strategy for enough configs that neither compilers nor GPUs wait for it."""
@@ -131,7 +148,7 @@ class Searches:
     def _take(self, search: Search, step: Step) -> None:
         search.exhausted, search.needs_trials = step.finished, not step.asked
         if step.winner and step.winner != search.winner:
-            self.compile_borrowed(search.spec(step.winner))
+            self.compile_borrowed(search, search.spec(step.winner))
         search.winner = step.winner
         for config in step.asked:
             spec = search.spec(config)
@@ -142,6 +159,9 @@ class Searches:
                 self.compile(search, spec)
         for config in step.likely:
             self._images.want_perhaps(search.spec(config))
+        if step.likely and search.best:  # at the end it must be known whether what siblings borrow fits
+            for other in siblings(search.problem.functional):
+                self._images.want_perhaps(ImageSpec.parse(other, search.best[1]))
 
     def _made(self, search: Search, name: str, image: Made) -> None:
         if name in search.known:  # measured before, and now to be raced
@@ -158,7 +178,7 @@ class Searches:
     def _decided_by_compiler(self, search: Search, name: str, status: str, why: str) -> None:
         """It becomes a row when there is a session, that of the GPU that the problem goes to."""
         search.verdicts.append((name, status, why))
-        self.add_trial(search, name, status, None)
+        self.add_trial(search, name, status, None, why)
 
 
 def _result(future: Future[Step]) -> Step:

@@ -44,8 +44,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to tune, on GPUs of one ``device``. No problem is begun after ``deadline``, on time.monotonic's clock, nor
-    when all GPUs of the run together were used for ``gpu_seconds``.
+    """How to tune, on GPUs of one ``device``. No problem is begun after ``deadline``, on time.monotonic's clock. At
+    ``end``, or when the run's workers have cost ``dollars``, searches end, too; ``price`` is what a GPU costs an hour.
 
     ``strategy`` is one of ``tune/search/strategies.py``, with at most ``budget`` trials for a problem; all but the
     exhaustive one choose from the rich space. ``only`` has the images to choose from by problem, where they were chosen
@@ -58,7 +58,9 @@ class Plan:
     device: Device
     again: bool = False
     deadline: float = float("inf")
-    gpu_seconds: float = float("inf")
+    end: float = float("inf")
+    dollars: float = float("inf")
+    price: float = 0.0
     options: str = ""
     strategy: str = EXHAUSTIVE
     seed: int = 0
@@ -94,8 +96,10 @@ def tune(
     with TuningDatabase(plan.database) as database:
         plan, tasks = _begin(plan, problems, database)
         progress.begin(len(problems), len(problems) - len(tasks))
+        _tell_known(plan, problems, tasks, database, progress)
         engine = Engine(
-            database, cluster, plan.store, progress, plan.product, plan.device.driver, plan.deadline, plan.gpu_seconds,
+            database, cluster, plan.store, progress, plan.product, plan.device.driver, plan.deadline, plan.end,
+            plan.dollars, plan.price,
             begin_session=lambda device: _begin_session(plan, database, device),
             reusable=lambda outcomes: _reusable(plan, database, outcomes),
             checksums=database.evidence.checksums(),
@@ -110,12 +114,26 @@ def tune(
             progress.end()
             if tasks:
                 progress.note(engine.usage.summary())
+            progress.tell("ended", trials=engine.usage.trials, dollars=round(engine.usage.dollars, 4))
             for functional in engine.decided:
                 decide_siblings(database, functional, plan.product)
         left = _unfinished(plan, tasks, database)
     if engine.unfinished:
         raise TuningError(f"{len(engine.unfinished)} problems could not be finished: {engine.unfinished[0]}: see above")
     return len(left)
+
+
+def _tell_known(
+    plan: Plan, problems: Sequence[Problem], tasks: Sequence[Task], database: TuningDatabase, progress: Progress
+) -> None:
+    """Tells of the winners of problems that were decided before."""
+    left = {task.problem for task in tasks}
+    for arch, kernel in {(one.functional.arch, one.kernel.name) for one in problems}:
+        winners = {(one.functional, one.bin): one for one in database.winners(arch, kernel, plan.product)}
+        for problem in problems:
+            winner = winners.get((str(problem.functional), problem.bin))
+            if winner and problem.kernel.name == kernel and problem not in left:
+                progress.tell("decided", problem=str(problem), config=winner.config, median_us=winner.median_us)
 
 
 def _searches(
@@ -139,7 +157,7 @@ def _searches(
             for name, one in known.items()
         ]
         handle = processes.add(Finish, space, plan.strategy, plan.seed, plan.budget, trials)
-        return Search(problem, row, handle, known, task.specs, records_end=True)
+        return Search(problem, row, handle, known, task.specs, records_end=True, ends_early=True)
 
     return [Waiting(task.specs.keys(), partial(begin, task)) for task in tasks]
 

@@ -37,6 +37,7 @@ class Search:
     known: dict[str, Outcome]  # by image: what was measured before the run, and is not measured again
     candidates: Mapping[str, ImageSpec]
     records_end: bool = False  # whether the end of the search is a row of its own
+    ends_early: bool = False  # whether what was measured decides once the budget of the run is spent
 
     # The strategy.
     step: Future[Step] | None = None  # the step that it computes now
@@ -44,6 +45,7 @@ class Search:
     needs_trials: bool = False  # it asks for nothing before it sees more trials
     exhausted: bool = False  # it asks for nothing any more
     winner: Config | None = None  # the config that it prefers to others that are as fast
+    borrowed: frozenset[str] = frozenset()  # the images of the winner's siblings
 
     # The candidates that it asked for.
     specs: dict[str, ImageSpec] = field(default_factory=dict)  # with those of ``known``

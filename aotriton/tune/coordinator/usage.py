@@ -23,27 +23,36 @@ class Why(Enum):
 
 @dataclass
 class Usage:
-    """Seconds on time.monotonic's clock; ``began`` is the run's beginning."""
+    """Seconds on time.monotonic's clock; ``began`` is the run's beginning, ``price`` what a GPU costs an hour that does
+    not say so itself, in dollars.
+    """
 
     began: float
+    price: float = 0.0
     trials: int = 0
     ended: float = 0.0
     _busy: dict[str, tuple[float, float]] = field(default_factory=dict)  # by GPU: in all, and when EARLY was over
-    _since: dict[str, float] = field(default_factory=dict)  # by GPU that the run has
     _idle: dict[str, tuple[float, Why]] = field(default_factory=dict)  # by GPU without a job: since when, and why
     _waited: dict[Why, float] = field(default_factory=dict)
     _preparing: float = 0.0  # of the time that GPUs were busy, what went into tensors
-    _before: float = 0.0  # how long it had those that are gone
+    _rented: dict[str, tuple[float, float]] = field(default_factory=dict)  # since when, and dollars an hour
+    _paid: float = 0.0  # for those that are gone
 
-    def came(self, gpu: str) -> None:
+    def came(self, gpu: str, price: float | None = None) -> None:
         """Adds a GPU: from the run's beginning on, where nothing was measured before it came."""
-        self._since[gpu] = time.monotonic() if self.trials else self.began
-        self._idle[gpu] = self._since[gpu], Why.START
+        self.rented(gpu, self.price if price is None else price)
+        self._idle[gpu] = self._rented[gpu][0], Why.START
         self._busy.setdefault(gpu, (0.0, 0.0))
 
-    def left(self, gpu: str) -> None:
-        self.waits(gpu, None)
-        self._before += time.monotonic() - self._since.pop(gpu)
+    def rented(self, worker: str, price: float) -> None:
+        """Adds what a worker costs, whether it has anything to do or not."""
+        self._rented[worker] = time.monotonic() if self.trials else self.began, price
+
+    def left(self, worker: str) -> None:
+        """Drops a GPU, or another worker that was rented."""
+        self.waits(worker, None)
+        since, price = self._rented.pop(worker, (0.0, 0.0))
+        self._paid += (time.monotonic() - since) * price / 3600
 
     def waits(self, gpu: str, why: Why | None) -> None:
         """Notes why the GPU has no job; None: it has one."""
@@ -65,14 +74,14 @@ class Usage:
 
     def end(self) -> None:
         self.ended = time.monotonic()
-        for gpu in list(self._since):
+        for gpu in list(self._idle):
             self.waits(gpu, None)
 
     @property
-    def gpu_seconds(self) -> float:
-        """How long the run has had GPUs, all of them together."""
-        now = time.monotonic()
-        return self._before + sum(now - since for since in self._since.values())
+    def dollars(self) -> float:
+        """What the run's workers have cost: each from when it joined, until it left or the run ended."""
+        now = self.ended or time.monotonic()
+        return self._paid + sum((now - since) * price for since, price in self._rented.values()) / 3600
 
     def busy(self, late: bool = True) -> float | None:
         """The share of their time in which the GPUs measured; ``late``: without the first seconds, None before."""
@@ -89,12 +98,12 @@ class Usage:
         hourly = 3600 * self.trials / (seconds * gpus)
         waited = {why.value: self._waited.get(why, 0.0) / (seconds * gpus) for why in Why}
         waited["jobs under way"] = max(0.0, 1 - every - sum(waited.values()))
-        lines = (
-            f"{self.trials} trials in {seconds:.1f} s, {hourly:.0f} for a GPU and hour: {gpus} GPUs measured {share}"
-        )
+        cost = f", {self.dollars:.2f} dollars" if self.dollars else ""
+        told = f"{self.trials} trials in {seconds:.1f} s, {hourly:.0f} for a GPU and hour"
         spent = ", ".join(f"{part:.1%} {what}" for what, part in waited.items() if part >= 0.0005)
         made = self._preparing / (seconds * gpus)
         return (
-            f"{lines}\nall of their time: {every - made:.1%} measuring, {made:.1%} making tensors; waiting for:"
+            f"{told}: {gpus} GPUs measured {share}{cost}\n"
+            f"all of their time: {every - made:.1%} measuring, {made:.1%} making tensors; waiting for:"
             f" {spent or 'nothing'}"
         )
