@@ -56,6 +56,7 @@ from aotriton.tune.workers import station
 from aotriton.tune.workers.compile_station import CompileStation
 from aotriton.tune.workers.gpu_station import GpuStation
 from aotriton.tune.workers.jobs import CPU, GPU, Compiled, CompileJob, Facts, Setting, code_digest, store_token
+from aotriton.tune.workers.key import security
 
 HERE = Path(__file__).resolve().parent
 RECORDINGS = HERE / "recordings"
@@ -221,10 +222,11 @@ async def serve(address: str, first: int, last: int, slots: int, slower: float =
     """
     from distributed import Worker
 
-    recordings, workers = Recordings(), []
+    recordings, workers, secured = Recordings(), [], security(address)
     for number in range(first, last):
         for resource, count in ((GPU, 1), (CPU, slots)):
             options: dict[str, Any] = {"memory_limit": 0, "dashboard": False, "dashboard_address": ":0"}
+            options |= {"security": secured} if secured else {}
             name = f"machine-{number}-{resource}"
             worker = await Worker(address, nthreads=count, name=name, resources={resource: count}, **options)
             gpu = SimulatedGpuStation(SimulatedGpu(recordings, number, slower))

@@ -1,7 +1,9 @@
-"""The tuning service on a node with GPUs: a client without a GPU tunes matrix products through a Dask scheduler.
+"""The tuning service on a node with GPUs: a client without a GPU tunes through a Dask scheduler, by TLS with a new key.
 
 1. From nothing, no image, no row, no process: one product of 4096 x 4096 x 4096, fp16, with at most 64 trials. Then the
-   winner and cuBLAS's best algorithm are timed side by side.
+   winner and cuBLAS's best algorithm are timed side by side. And, again from nothing, a user's kernel: the softmax of
+   examples/autotune, copied to a folder outside of the checkout, where ``aotriton.service`` tunes it; then it and
+   torch's are timed side by side.
 2. Sixteen products, with workers that are up and an empty database: on all GPUs without an image, on one GPU and on
    all of them with the images of that run, and on one GPU without an image. Beside the seconds: what the GPUs' time
    went to.
@@ -23,13 +25,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+
+if TYPE_CHECKING:
+    from aotriton.rules.image import ImageSpec
+    from aotriton.tune.problem.accuracy import Check
+    from aotriton.tune.problem.problems import Problem
 
 LAYERS = ("--family", "gemm", "--dtype", "fp16", "--no-trans-a", "--trans-b", "--addressing", "descriptor")
 ONE = (*LAYERS, "--kernel", "gemm_hopper", "--m", "4096", "--columns", "4096", "--k", "4096")
@@ -50,29 +58,40 @@ class Node:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self.folder, self.address = folder, f"tcp://127.0.0.1:{port}"
+        self.folder, self.address = folder, f"tls://127.0.0.1:{port}"
         folder.mkdir(parents=True, exist_ok=True)
-        command = ("-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+        os.environ["AOTRITON_TUNING_KEY"] = str(folder / "key.pem")
+        if not (folder / "key.pem").exists():
+            subprocess.run([sys.executable, "tune/schedule.py", "--new-key"], cwd=ROOT, check=True)
+        self._began = time.monotonic()
         serve = ["tune/serve.py", self.address, "--gpus", *gpus]
         if slower:
             about = [self.address, 0, len(gpus), COMPILERS // len(gpus), slower]
             serve = ["bench/scale.py", "--serve", json.dumps(about)]
-        self._running = [self._start(*command), self._start(*serve)]
+        self._running = [self._start("tune/schedule.py", self.address), self._start(*serve)]
 
     def _start(self, *command: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "AOTRITON_IMAGE_STORE": str(self.folder / "worker-store")}
         with (self.folder / "node.log").open("ab") as log:
             return subprocess.Popen([sys.executable, *command], env=environment, cwd=ROOT, stdout=log, stderr=log)
 
+    @property
+    def seconds(self) -> float:
+        """Since its processes were started."""
+        return round(time.monotonic() - self._began, 1)
+
     def tune(self, what: Sequence[str], name: str) -> tuple[float, str]:
-        """Seconds from the client's start to its end, and what it said. It sees no GPU, and has its own image store."""
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "AOTRITON_IMAGE_STORE": str(self.folder / "store")}
+        """Seconds from the client's start to its end, and what it said."""
+        options = ("--scheduler", self.address, "--budget", str(TRIALS))
+        return self.client("tune/tune.py", *what, *options, "--database", str(self.folder / f"{name}.sqlite3"))
+
+    def client(self, *command: str, cwd: Path = ROOT, **environment: str) -> tuple[float, str]:
+        """As ``tune``, of a program that tunes. It sees no GPU, and has its own image store."""
+        own = {"CUDA_VISIBLE_DEVICES": "", "AOTRITON_IMAGE_STORE": str(self.folder / "store"), **environment}
         began = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "tune/tune.py", *what, "--scheduler", self.address, "--budget", str(TRIALS), "--database",
-             str(self.folder / f"{name}.sqlite3")],
-            env=environment, cwd=ROOT, capture_output=True, text=True,
-        )  # fmt: skip
+            [sys.executable, *command], env={**os.environ, **own}, cwd=cwd, capture_output=True, text=True
+        )
         seconds = time.monotonic() - began
         if done.returncode:
             sys.exit(f"{done.stderr[-3000:]}\n{(self.folder / 'node.log').read_text()[-3000:]}")
@@ -93,11 +112,10 @@ def trials(folder: Path, name: str) -> int:
         return sum(one.phase == "sweep" for one in database.evidence.outcomes())
 
 
-def against_cublas(folder: Path, name: str) -> dict[str, Any]:
-    """The winner and cuBLAS's best on the same tensors, in turns."""
-    from attention import race
-    from cublas import CublasLt
-
+def winners(path: Path, store: Path) -> Iterator[tuple[Problem, ImageSpec, dict[str, Any], Any, Check]]:
+    """Of each winner in the database at ``path``, with its image from the ``store``: problem, config, inputs, what
+    is to be launched, and the check of its results, which are right.
+    """
     from aotriton.codegen.compile import ImageStore
     from aotriton.rules.database import TuningDatabase
     from aotriton.rules.family import kernel
@@ -107,22 +125,30 @@ def against_cublas(folder: Path, name: str) -> dict[str, Any]:
     from aotriton.tune.measure.requests import launch_request
     from aotriton.tune.problem.problems import Problem
 
-    with TuningDatabase(folder / f"{name}.sqlite3", readonly=True) as database:
-        (winner,) = database.winners()
-        checksums = database.checksums()
-    functional = parse_functional(kernel(winner.kernel), winner.arch, winner.functional)
-    cell = tuple(int(part.split("=")[1]) for part in winner.bin.split())
-    problem = Problem(functional, cell, tuple(json.loads(winner.shape).items()))
-    spec = ImageSpec.parse(functional, winner.config)
-    image = ImageStore(folder / "store").get(winner.image, checksums[winner.image])
-    assert image
-    launcher = GpuLauncher()
-    launcher.prepare(problem)
-    opened = launcher.open(launch_request(spec, image))
-    check = launcher.check(opened)
-    if check.wrong:
-        sys.exit(f"{spec.config}: {check.wrong}")
-    tensors = launcher._data.tensors
+    with TuningDatabase(path, readonly=True) as database:
+        found, checksums = database.winners(), database.checksums()
+    for winner in found:
+        functional = parse_functional(kernel(winner.kernel), winner.arch, winner.functional)
+        cell = tuple(int(part.split("=")[1]) for part in winner.bin.split())
+        problem = Problem(functional, cell, tuple(json.loads(winner.shape).items()))
+        spec = ImageSpec.parse(functional, winner.config)
+        image = ImageStore(store).get(winner.image, checksums[winner.image])
+        assert image
+        launcher = GpuLauncher()
+        launcher.prepare(problem)
+        opened = launcher.open(launch_request(spec, image))
+        check = launcher.check(opened)
+        if check.wrong:
+            sys.exit(f"{spec.config}: {check.wrong}")
+        yield problem, spec, launcher._data.tensors, opened, check
+
+
+def against_cublas(folder: Path, name: str) -> dict[str, Any]:
+    """The winner and cuBLAS's best on the same tensors, in turns."""
+    from attention import race
+    from cublas import CublasLt
+
+    ((problem, spec, tensors, opened, check),) = winners(folder / f"{name}.sqlite3", folder / "store")
     result = next(iter(opened.results.values())).tensor
     peer = CublasLt()
     algorithms = {f"cuBLAS {one.rank}": one for one in peer.algorithms(tensors["a"], tensors["b"], result)}
@@ -144,13 +170,56 @@ def against_cublas(folder: Path, name: str) -> dict[str, Any]:
 
 
 def cold(folder: Path, gpus: Sequence[str], slower: float | None) -> dict[str, Any]:
-    began = time.monotonic()
     node = Node(folder, gpus[:1], slower)
     tuned, said = node.tune(ONE, "one")
-    found = {"seconds": round(time.monotonic() - began, 1), "client_seconds": round(tuned, 1)}
-    found |= {"trials": trials(node.folder, "one"), "busy": usage(said)["busy"]}
+    used = usage(said)
+    found = {"seconds": node.seconds, "client_seconds": round(tuned, 1), "trials": trials(node.folder, "one")}
+    found |= {"around": round(tuned - used["seconds"], 1), "busy": used["busy"], "spent": used["spent"]}
     node.close()
-    return found if slower else found | against_cublas(node.folder, "one")
+    return found if slower else found | against_cublas(node.folder, "one") | {"own_kernel": own_kernel(folder, gpus)}
+
+
+def own_kernel(folder: Path, gpus: Sequence[str]) -> dict[str, Any]:
+    """A copy of an example elsewhere, with the machines of a cluster in the place of this one."""
+    node = Node(folder / "own", gpus[:1])
+    text = (ROOT / "examples" / "autotune" / "softmax.py").read_text()
+    here, there = "@aotriton.autotune(", f'@aotriton.service("{node.address}").autotune('
+    assert here in text
+    place = folder / "elsewhere"
+    place.mkdir()
+    (place / "softmax.py").write_text(text.replace(here, there))
+    cache, path = str(folder / "own" / "cache"), os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    tuned, said = node.client("softmax.py", cwd=place, XDG_CACHE_HOME=cache, PYTHONPATH=path)
+    used = usage(said)
+    found = {"seconds": node.seconds, "client_seconds": round(tuned, 1), "rows": used["rows"]}
+    found |= {"around": round(tuned - used["seconds"], 1), "spent": used["spent"]}
+    node.close()
+    os.environ["XDG_CACHE_HOME"] = cache  # where its family is
+    sys.path.insert(0, str(place))
+    return found | {"sizes": against_torch(node.folder / "store")}
+
+
+def against_torch(store: Path) -> list[dict[str, Any]]:
+    """The tuned softmax and torch's on the same tensors, in turns, at each of its sizes."""
+    from importlib import import_module
+
+    import torch
+    from attention import race
+
+    from aotriton.rules.family import add
+
+    folder, sizes = import_module("softmax").softmax.folder, []
+    add(folder)
+    for problem, spec, tensors, opened, check in winners(folder / "rules" / "tuning_database.sqlite3", store):
+        x, other = tensors["x"], torch.empty_like(tensors["x"])
+        calls = {"ours": opened.launch, "torch": partial(torch.softmax, x, -1, out=other)}
+        medians = {who: statistics.median(taken) for who, taken in race(calls, ROUNDS).items()}
+        sizes.append(
+            {**problem.sizes, "config": spec.config}
+            | {"microseconds": {who: round(one, 2) for who, one in medians.items()}}
+            | {"ratio": round(medians["torch"] / medians["ours"], 3), "error": check.error}
+        )
+    return sizes
 
 
 def sixteen(folder: Path, gpus: Sequence[str], slower: float | None) -> dict[str, Any]:
