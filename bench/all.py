@@ -52,7 +52,7 @@ class Figure:
     """A program and the result that it writes, ``<gpu>-<file>.json``. It is not begun with less than ``seconds`` left.
 
     The result is of a state: of what ``operators`` choose and run, and of the ``runtime``, with PyTorch's operators
-    where that is "torch".
+    where that is "torch"; or of ``declarations``.
     """
 
     file: str
@@ -61,6 +61,7 @@ class Figure:
     operators: Sequence[str] = ATTENTION
     runtime: str = ""
     plain: bool = True  # else images with features are timed, too
+    declarations: bool = False  # it depends on these alone
 
 
 def _python(program: str, *more: object) -> list[object]:
@@ -120,6 +121,11 @@ FIGURES = {
         "pytorch-packed", 270, lambda run: _python("packed_training.py", "--json", run.out),
         runtime="torch", plain=False,
     ),
+    "public-kernels": Figure(
+        "public-kernels", 60,
+        lambda run: _python("public_kernels.py", "--json", run.out, "--minutes", max(0.5, (run.left - 40) / 60)),
+        declarations=True,
+    ),
 }  # fmt: skip
 ROWS = "regret-rows"  # regret.py --rows, and the next is what a default build has: neither needs a GPU
 SIZE = "build-size"
@@ -136,6 +142,8 @@ def state_now(result: str) -> Mapping[str, str]:
     if file == ROWS:
         return {"images": fingerprints.images(PRODUCTS[gpu], FORWARD)}
     figure = next(one for one in FIGURES.values() if one.file == file)
+    if figure.declarations:
+        return {"declarations": fingerprints.declarations()}
     found = {"images": fingerprints.images(PRODUCTS[gpu], figure.operators, plain=figure.plain)}
     return found | ({"runtime": fingerprints.runtime(torch=figure.runtime == "torch")} if figure.runtime else {})
 

@@ -2,7 +2,8 @@
 
 ``images``: what chooses and runs on one product. The bits of images, the cells, the backends' choices, the models that
 choose among them and what guards refuse are all that times on a GPU depend on, but for the runtime. ``runtime``: its
-sources, for what is timed on the host. Neither needs a GPU or a build.
+sources, for what is timed on the host. ``declarations``: of kernels that are not this library's. None of them needs a
+GPU or a build.
 """
 
 from __future__ import annotations
@@ -82,6 +83,12 @@ def runtime(torch: bool = False, root: Path = ROOT) -> str:
                 text = path.read_text(encoding="utf-8")
                 lines.append(f"{name} {code_of(ast.parse(text)) if path.suffix == '.py' else UNSAID.sub('', text)}")
     return _digest(lines)
+
+
+def declarations(root: Path = ROOT) -> str:
+    """The fingerprint of how kernels of public packages are declared."""
+    paths = sorted((root / "bench" / "public").glob("*.py"))
+    return _digest(f"{path.name} {code_of(ast.parse(path.read_text(encoding='utf-8')))}" for path in paths)
 
 
 def _digest(lines: Iterable[object]) -> str:

@@ -14,7 +14,7 @@ from figures import page_attention, page_decoding, page_others, summary
 from figures.comparison import also
 from figures.results import Results
 
-DOCUMENTS = ("README.md", "docs/performance.md", "docs/pytorch.md")
+DOCUMENTS = ("README.md", "docs/performance.md", "docs/pytorch.md", "docs/autotune.md")
 PLACE = re.compile(r"<!-- figures: (?P<name>[a-z-]+) -->(?P<text>.*?)<!-- end of (?P=name) -->", re.DOTALL)
 
 Figure = Callable[[Results], str]
@@ -26,6 +26,7 @@ ELSEWHERE: Mapping[str, Figure] = {
     "pytorch-host": page_others.pytorch_host,
     "pytorch-tokens": page_others.pytorch_tokens,
     "pytorch-packed": page_others.pytorch_packed,
+    "public-kernels": page_others.public_kernels,
 }
 # Those of docs/performance.md, and whose results they are: other GPUs' results follow a figure there.
 PAGE: Mapping[str, tuple[Figure, tuple[str, ...]]] = {

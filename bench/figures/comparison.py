@@ -16,6 +16,7 @@ import gemm
 import invariant
 import latent
 import pages
+import public_kernels
 from contenders import CUDNN, FA2, LIBRARY, PEERS
 from decode_calls import PEERS as DECODING_PEERS
 
@@ -202,6 +203,11 @@ def _launches(record: Record) -> Iterator[Comparison]:
         yield Comparison(f"host time of {what}", ("bare launches of the same kernels",), {"": times})
 
 
+def _public_kernels(record: Record) -> Iterator[Comparison]:
+    if times := [public_kernels.ratio(row) for row in record["rows"] if "error" not in row]:
+        yield Comparison("kernels of public packages, tuned", ("their authors' configs",), {"": times})
+
+
 COMPARISONS: Mapping[str, Callable[[Record], Iterator[Comparison]]] = {
     "bf16": _grid,
     "bf16-unseen": _unseen,
@@ -219,6 +225,7 @@ COMPARISONS: Mapping[str, Callable[[Record], Iterator[Comparison]]] = {
     "gemm": _products,
     "latency": _one_call,
     "launch": _launches,
+    "public-kernels": _public_kernels,
 }
 
 

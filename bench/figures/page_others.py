@@ -1,10 +1,11 @@
-"""Figures of matrix products, of PyTorch and of host time in docs/performance.md and docs/pytorch.md."""
+"""Figures of matrix products, PyTorch, host time and kernels of others in pages of docs/."""
 
 from __future__ import annotations
 
 import statistics
 
 import gemm
+import public_kernels as public
 from contenders import CUDNN, FA2, LIBRARY
 from losses import apart, at_the_end, between_seeds, numbers
 
@@ -175,3 +176,23 @@ def pytorch_packed(results: Results) -> str:
     gradients = max(plain[who]["gradients_apart"] for who in PACKED_WAYS)
     lines.append(f"* no dropout, gradients of the first step: at most {100 * gradients:.2g} % from FA2's in any layer")
     return "\n".join(lines)
+
+
+def public_kernels(results: Results) -> str:
+    """Each kernel of a public package: how it was tuned, and its winner beside its author's config."""
+    if not results.has("public-kernels"):
+        return "Not measured yet: `python bench/all.py --only public-kernels` does it."
+    name = results.newest("public-kernels")
+    record = results(name)
+    rows = [row for row in record["rows"] if "error" not in row]
+    packages = sorted({row["package"] for row in record["rows"]})
+    lines = [f"{results.about(name)}, Triton {record['machine']['triton']}, {listed(packages)} ({link(name)})."]
+    if rows:
+        ratios = [public.ratio(row) for row in rows]
+        lines[0] += (
+            f" Of {len(record['rows'])} kernels {len(rows)} were tuned, with declarations of"
+            f" {statistics.median(row['lines'] for row in rows):.0f} lines in the median, in"
+            f" {sum(row['tuned_s'] for row in rows):.0f} s together; they are {statistics.geometric_mean(ratios):.2f} ×"
+            f" as fast as with their authors' configs in the geometric mean, {min(ratios):.2f} to {max(ratios):.2f}:"
+        )
+    return "\n".join([*lines, "", public.table(record)])

@@ -44,7 +44,7 @@ class Results:
     def of(self, name: str) -> str:
         """Which commit and state a result is of, and whether it is an older one."""
         state = self(name)["state"]
-        told = [f"{kind} {state[kind]}" for kind in ("images", "runtime") if kind in state]
+        told = [f"{kind} {state[kind]}" for kind in ("images", "runtime", "declarations") if kind in state]
         older = "**of an older state**, " if self.is_older(name) else ""
         return f"{older}{', '.join(['commit ' + state['commit'], *told])}"
 

@@ -134,3 +134,13 @@ def typed(labels, flags, small, codes, x, count, out, n, BLOCK: tl.constexpr):
     tl.store(out + place, value, mask=inside)
     tl.store(codes + place, (value > 0).to(tl.int8), mask=inside)
     tl.store(count + place, flag.to(tl.int32), mask=inside)
+
+
+@triton.jit
+def labelled(x, out, sums, n, LABEL: tl.constexpr, BLOCK: tl.constexpr):
+    """out = x in pairs, and a sum of every sixteen of x."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + place, mask=place < 2 * n, other=0.0)
+    tl.store(out + place, value, mask=place < 2 * n)
+    part = tl.program_id(0) * (BLOCK // 32) + tl.arange(0, BLOCK // 32)
+    tl.store(sums + part, tl.sum(value.reshape(BLOCK // 32, 32), 1), mask=part * 16 < n)

@@ -25,9 +25,12 @@ from aotriton.rules.kernel import Constexpr, Number, Tensor
 from aotriton.tune.autotune import tuned as program
 from aotriton.tune.autotune.device_source import device_source
 from aotriton.tune.autotune.tuned import DATABASE, Tuned
+from aotriton.tune.autotune.tuning import DrawnTuning
 from aotriton.tune.measure.clock import GpuClock
 from aotriton.tune.measure.launcher import GpuLauncher, Opened, Result
 from aotriton.tune.problem.accuracy import Check
+from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import Wish, problems
 
 OPTIONS = ("--launcher", "standin_launcher:StandinLauncher", "--jobs", "2")
 
@@ -460,3 +463,50 @@ def test_there_may_be_many_sizes() -> None:
     assert [key.name for key in one._description.tuning_keys] == ["a", "b", "c", "d"]
     assert [best.sizes["b"] for best in one.winners] == [2, 4]
     assert one.best(a=2, b=3, c=4, d=8, e=99) is one.winners[1]
+
+
+FOLLOWING: dict[str, Any] = {
+    "inputs": {"x": "fp32[n, two]", "n": "n", "LABEL": ""},
+    "results": {"out": "fp32[n, two]", "sums": "fp32[parts]"},
+    "sizes": {"n": (128, 1000), "two": "2", "parts": "cdiv(n, 8 * two)"},
+}
+
+
+def test_sizes_follow_from_others(tmp_path: Path) -> None:
+    """Such a size has no values of its own: it is neither a key, nor another one in a smaller call, which the kernel
+    would refuse.
+    """
+    with pytest.raises(ValueError, match=r"sizes: parts: 'cdiv\(n, 8 [*] two\)' .*: two is unknown"):
+        described(kernels.labelled, **FOLLOWING)
+    sizes = FOLLOWING["sizes"] | {"parts": "cdiv(n, 16)"}
+    one = described(kernels.labelled, **FOLLOWING | {"sizes": sizes, "options": OPTIONS})
+    assert [key.name for key in one._description.tuning_keys] == ["n"]
+    spec_of(one, tmp_path / "following")
+    own, kernel = tuning("following"), one._description
+    assert isinstance(own, DrawnTuning)
+    found = {one.sizes["n"]: one for one in problems(family.add(one.folder).kernels, "sm_90", 132, Wish())}
+    for n, parts in ((128, 8), (1000, 63)):
+        problem = found[n]
+        assert problem.sizes == {"n": n, "two": 2, "parts": parts}
+        smaller = problem.sizes | {"n": n - 1, "parts": -(-(n - 1) // 16)}
+        assert own.smaller(problem) == smaller
+        for wrong in ({"two": 1}, {"parts": parts + 1}):
+            given = Environment(problem.sizes | wrong)
+            said = [guard.why for guard in kernel.guards if not evaluate(guard.condition, given)]
+            (name,) = wrong
+            assert said == [f"{name} must be {sizes[name]}, as where it was tuned"]
+    assert one.tune().best(n=200, two=2, parts=13).sizes == {"n": 1000, "two": 2, "parts": 63}
+    assert one.best(n=100) is one.winners[0]
+    with pytest.raises(ValueError, match="labelled: parts is 12, and 13 follows from the other sizes"):
+        one.best(n=200, two=2, parts=12)
+
+
+def test_a_smaller_call_has_the_same_constants(tmp_path: Path) -> None:
+    """What is compiled in for a size is not checked at another one."""
+    inputs = FOLLOWING["inputs"] | {"LABEL": "n"}
+    one = described(kernels.labelled, **FOLLOWING | {"inputs": inputs, "sizes": {"n": 128, "two": 2, "parts": 8}})
+    spec_of(one, tmp_path / "same")
+    (problem,) = problems(family.add(one.folder).kernels, "sm_90", 132, Wish())
+    own = tuning("same")
+    assert isinstance(own, DrawnTuning)
+    assert own.smaller(problem) == {"n": 128, "two": 1, "parts": 7}

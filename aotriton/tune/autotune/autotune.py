@@ -24,7 +24,7 @@ def autotune(
     space: Space | None = None,
     *,
     results: Mapping[str, str] | None = None,
-    sizes: Mapping[str, int | Sequence[int]] | None = None,
+    sizes: Mapping[str, int | str | Sequence[int]] | None = None,
     grid: str | int | Sequence[str | int] = (),
     tolerance: float = 0.0,
     prepare: Callable[..., Any] | None = None,
@@ -42,7 +42,7 @@ def autotune(
     space: Space | None = None,
     *,
     results: Mapping[str, str] | None = None,
-    sizes: Mapping[str, int | Sequence[int]] | None = None,
+    sizes: Mapping[str, int | str | Sequence[int]] | None = None,
     grid: str | int | Sequence[str | int] = (),
     tolerance: float = 0.0,
     prepare: Callable[..., Any] | None = None,
@@ -59,7 +59,7 @@ def autotune(
     space: Space | None = None,
     *,
     results: Mapping[str, str] | None = None,
-    sizes: Mapping[str, int | Sequence[int]] | None = None,
+    sizes: Mapping[str, int | str | Sequence[int]] | None = None,
     grid: str | int | Sequence[str | int] = (),
     tolerance: float = 0.0,
     prepare: Callable[..., Any] | None = None,
@@ -78,7 +78,8 @@ def autotune(
     or fp32; a number is passed as such; other text is an expression of sizes. An argument that is called as a size is
     it. Constexprs have their values here, too, and None stands for a tensor that is not given. Inputs are normal
     numbers from a seed; ``prepare`` makes others of them, a dictionary, where they must be.
-    ``sizes``: of each, the value or the values to measure at. One that is a constexpr is compiled in.
+    ``sizes``: of each, the value or the values to measure at. One that is a constexpr is compiled in. Text is what it
+    follows from, "cdiv(rows, 64)", or the only value that is right, "2".
     ``reference``: from inputs by name to the result, or to a tuple of them. It is asked in fp64 for the truth, and in
     the inputs' own types for what an ordinary implementation gets wrong; twice that is allowed, and ``tolerance`` more.
     ``space``: values to try, of the kernel's constexprs or macros, and of num_warps, num_stages, maxnreg, waves_per_eu;

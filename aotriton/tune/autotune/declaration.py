@@ -10,10 +10,10 @@ from math import isfinite
 from typing import Any
 
 from aotriton.rules.checked import INT32, identifier
-from aotriton.rules.expression import Expression, constant, scalar, size
+from aotriton.rules.expression import Environment, Expression, constant, evaluate, scalar, size
 from aotriton.rules.kernel import Operand
 from aotriton.tune.autotune.heuristics import evaluated
-from aotriton.tune.autotune.text import constant_text, is_tensor, of_tensor, operand
+from aotriton.tune.autotune.text import constant_text, expression, is_tensor, of_tensor, operand
 from aotriton.tune.autotune.user_kernel import CONSTEXPR, UserKernel
 
 Space = Mapping[str, Sequence[object]] | Sequence[Mapping[str, object]]
@@ -29,7 +29,7 @@ class Declaration:
     inputs: Mapping[str, object]
     constants: Mapping[str, object]
     results: Mapping[str, str]
-    sizes: Mapping[str, int | Sequence[int]]
+    sizes: Mapping[str, int | str | Sequence[int]]
     space: Mapping[str, Sequence[object]]
     configs: Sequence[Mapping[str, object]]
     grid: str | int | Sequence[str | int]
@@ -39,11 +39,13 @@ class Declaration:
 
     @cached_property
     def values(self) -> dict[str, tuple[int, ...]]:
-        """The values of each size that are measured."""
+        """The values of each size that are measured, without those that follow from others."""
         found = {}
         for name, values in self.sizes.items():
             identifier("sizes: a name", name)
-            several = tuple(values) if isinstance(values, Sequence) else (values,)
+            if isinstance(values, str):
+                continue
+            several: tuple[Any, ...] = tuple(values) if isinstance(values, Sequence) else (values,)
             if not several or not all(type(one) is int and 0 < one in INT32 for one in several):
                 raise ValueError(f"sizes: {name} must be a whole number above 0, or several of them, not {values!r}")
             found[name] = tuple(sorted(set(several)))
@@ -51,8 +53,18 @@ class Declaration:
 
     @property
     def shapes(self) -> Iterator[dict[str, int]]:
-        """Each combination of sizes."""
-        return (dict(zip(self.values, values, strict=True)) for values in product(*self.values.values()))
+        """Each combination of sizes, with those that follow."""
+        for values in product(*self.values.values()):
+            sizes = dict(zip(self.values, values, strict=True))
+            yield sizes | followed(self.following, sizes)
+
+    @cached_property
+    def following(self) -> dict[str, Expression]:
+        """The sizes that follow from others, or are of one value alone: what each is."""
+        fixed = {name: constant(value) for name, value in self.constants.items() if type(value) is int}
+        names = fixed | {name: size(name) for name in self.values}
+        texts = {name: text for name, text in self.sizes.items() if isinstance(text, str)}
+        return {name: expression(f"sizes: {name}", text, names) for name, text in texts.items()}
 
     @cached_property
     def operands(self) -> dict[str, Operand]:
@@ -65,10 +77,11 @@ class Declaration:
             if name in self.inputs and replace(one, written=False, updated=False) != found.pop(name, None):
                 raise ValueError(f"results: {name} is an input, too, and is declared there as {self.inputs[name]!r}")
             found[name] = one
+        known = self.values.keys() | self.following.keys()
         for one in found.values():
-            if missing := [dim for dim in one.dims if dim not in self.values]:
+            if missing := [dim for dim in one.dims if dim not in known]:
                 raise ValueError(f"{one.name}: sizes does not say what {missing[0]} is")
-        if unused := self.values.keys() - {dim for one in found.values() for dim in one.dims}:
+        if unused := known - {dim for one in found.values() for dim in one.dims}:
             raise ValueError(f"sizes: no tensor has the dimension {sorted(unused)[0]}")
         return found
 
@@ -96,15 +109,17 @@ class Declaration:
         """The names that expressions may use, with what each means."""
         fixed = {name: constant(value) for name, value in self.constants.items() if type(value) is int}
         sizes, scalars = (
-            {name: make(name) for name in of} for make, of in ((size, self.values), (scalar, self.integers))
+            {name: make(name) for name in of} for make, of in ((size, self.sizes), (scalar, self.integers))
         )
         asked = (of_tensor(one) for one in self.operands.values())
         return {**fixed, **sizes, **scalars, **{text: value for one in asked for text, value in one.items()}}
 
     def is_computed(self, name: str) -> bool:
-        """Whether a constant is computed from sizes: its text is neither a word of its own nor a number."""
+        """Whether a constant is computed from sizes: its text is neither a word of its own, nor a number, nor
+        empty.
+        """
         value = self.constants[name]
-        return isinstance(value, str) and (value in self.names or not value.isidentifier())
+        return isinstance(value, str) and value != "" and (value in self.names or not value.isidentifier())
 
     @cached_property
     def tried(self) -> dict[str, tuple[object, ...]]:
@@ -153,7 +168,7 @@ def declaration_of(
     kernel: UserKernel,
     inputs: Mapping[str, object],
     results: Mapping[str, str],
-    sizes: Mapping[str, int | Sequence[int]],
+    sizes: Mapping[str, int | str | Sequence[int]],
     space: Space | None,
     grid: str | int | Sequence[str | int],
     reference: Callable[..., Any],
@@ -192,6 +207,11 @@ def declaration_of(
     fixed = {name: value for name, value in constants.items() if not made.is_computed(name)}
     other |= constants.keys() - fixed.keys()
     return replace(made, constants=constants | evaluated(asked_of, fixed, made.operands, other))
+
+
+def followed(following: Mapping[str, Expression], sizes: Mapping[str, int]) -> dict[str, int]:
+    """The values of the sizes that follow from ``sizes``."""
+    return {name: evaluate(one, Environment(sizes=sizes)) for name, one in following.items()}
 
 
 def values_of(space: Space) -> dict[str, Sequence[object]]:

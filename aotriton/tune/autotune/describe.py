@@ -92,6 +92,8 @@ class Described:
             "configs": declared.numbered_configs,
             "keys": {name: values for name, values in declared.values.items() if name in self.keys},
             "fixed": self.fixed,
+            "following": declared.following,
+            "sizes": declared.sizes,
             "tunables": {vendor: {name: declared.numbers(name) for name in self.tunables} for vendor in vendors},
             "compile_options": {
                 vendor: {name: declared.numbers(name) for name in compile_options if vendor in COMPILE_OPTIONS[name]}
@@ -187,7 +189,7 @@ class Described:
             dtype = "i32" if name in declared.integers else "fp32"
             self._check_type(name, kind, dtype)
             return Number(name, dtype, scalar(name))
-        if name not in declared.inputs and name not in declared.values:
+        if name not in declared.inputs and name not in declared.sizes:
             raise ValueError(f"{name}: {kernel.name} takes it, and it is neither in inputs nor in results, nor a size")
         if kernel.called:
             raise ValueError(f"{name}: a Python function is given tensors, plain numbers and its config alone")

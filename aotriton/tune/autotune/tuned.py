@@ -20,6 +20,7 @@ from aotriton.rules.binning import bin_text
 from aotriton.rules.image import TRITON_VERSION, config_values
 from aotriton.rules.judge import judge
 from aotriton.tune.autotune.call import Call
+from aotriton.tune.autotune.declaration import followed
 from aotriton.tune.autotune.describe import Described
 from aotriton.tune.autotune.device import product_here
 from aotriton.tune.autotune.tuner import OnEvent, run_tuner
@@ -104,17 +105,21 @@ class Tuned:
 
         A size that images are compiled for must be a measured one. ValueError names a size that is not, or is unknown.
         """
-        known = self._declared.values
-        if sizes.keys() != known.keys():
+        known, following = self._declared.values, self._declared.following
+        own = {name: value for name, value in sizes.items() if name not in following}
+        if own.keys() != known.keys():
             raise ValueError(f"{self._name}: its sizes are {', '.join(known)}, not {', '.join(sizes) or 'none'}")
-        measured = {**sizes, **self._described.fixed}
+        for name, value in followed(following, own).items():
+            if sizes.get(name, value) != value:
+                raise ValueError(f"{self._name}: {name} is {sizes[name]}, and {value} follows from the other sizes")
+        measured = {**own, **self._described.fixed}
         for key in self._description.tuning_keys:
-            if key.name in sizes:
-                measured[key.name] = key.representatives[key.bin_of(sizes[key.name])]
+            if key.name in own:
+                measured[key.name] = key.representatives[key.bin_of(own[key.name])]
         for name, value in measured.items():
             if value not in known[name]:
                 raise ValueError(f"{self._name}: {name} is {value}, and there are images for {known[name]}")
-        return next(one for one in self.winners if one.sizes == measured)
+        return next(one for one in self.winners if measured.items() <= one.sizes.items())
 
     @property
     def config(self) -> Mapping[str, Any]:

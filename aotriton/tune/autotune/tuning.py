@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from aotriton.rules.expression import Environment, evaluate
+from aotriton.rules.expression import Environment, Expression, evaluate
 from aotriton.rules.kernel import Choice, Functional, KernelDescription, Operand, Tensor
 from aotriton.rules.operators import Operator
+from aotriton.tune.autotune.declaration import followed
 from aotriton.tune.problem.accuracy import MARGIN, Check, Expected
 from aotriton.tune.problem.compute_unit import Candidate
 from aotriton.tune.problem.dtypes import NAMES, torch_dtype
@@ -169,7 +170,7 @@ class DrawnTuning:
     ``reference`` is a function in the package's module of this name: from inputs by name to the results, in the
     operator's order. ``prepare``, in another module, returns a dictionary of inputs from those that are drawn.
     ``tolerance`` is a relative error that is allowed besides that of an ordinary implementation. Sizes that are neither
-    choices nor keys are ``fixed``.
+    choices nor keys are ``fixed``, or are ``following`` from others.
     """
 
     operator: Operator
@@ -178,6 +179,7 @@ class DrawnTuning:
     prepare: str = ""
     tolerance: float = 0.0
     fixed: Mapping[str, int] = field(default_factory=dict)
+    following: Mapping[str, Expression] = field(default_factory=dict)
     shape_options: Sequence[str] = ()
 
     def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
@@ -190,7 +192,8 @@ class DrawnTuning:
 
     def _sizes(self, functional: Functional, cell: Cell) -> dict[str, int]:
         given = {**self.fixed, **functional.as_dict(), **keys_of(functional, cell)}
-        return {name: int(given[name]) for name in self.operator.sizes}
+        own = {name: int(given[name]) for name in self.operator.sizes if name not in self.following}
+        return own | followed(self.following, own)
 
     def sizes(self, shape: Mapping[str, int]) -> dict[str, int]:
         return dict(shape)
@@ -213,12 +216,20 @@ class DrawnTuning:
         return made
 
     def smaller(self, problem: Problem) -> dict[str, int]:
-        """Sizes of the problem's cell, each smaller by 1 if the kernel's guards allow it, else by 16, else the same."""
+        """Sizes of the problem's cell, each smaller by 1 if the kernel's guards and an image's constants allow it, else
+        by 16, else the same.
+        """
         sizes = problem.sizes
         for name in (one.name for one in problem.kernel.tuning_keys if one.name in sizes):
             tried = ({**sizes, name: sizes[name] - step} for step in (1, 16))
-            sizes = next((one for one in tried if belongs(problem, one)), sizes)
+            followed_by = (one | followed(self.following, one) for one in tried)
+            sizes = next((one for one in followed_by if self._stays(problem, one)), sizes)
         return sizes
+
+    def _stays(self, problem: Problem, sizes: Mapping[str, int]) -> bool:
+        """Whether a call of these sizes is of the problem's cell, and has the constants of its images."""
+        choices = problem.kernel.choices[1:]
+        return belongs(problem, sizes) and all(chosen(one, sizes) == chosen(one, problem.sizes) for one in choices)
 
     def _drawn(self, sizes: Mapping[str, int], seed: int) -> DrawnData:
         reference, prepare = self._function("reference", self.reference), None
