@@ -113,12 +113,17 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
     finally:
         print(said.getvalue(), end="", flush=True)
     binary, made = compiled.asm[arch.image_suffix], compiled.metadata._asdict()
+    if scratch := made.get("global_scratch_size"):
+        raise RuntimeError(
+            f"it needs {scratch} bytes of scratch memory for each program, which launches do not provide: a kernel that"
+            f" makes tensor descriptors itself does on {arch.arch}"
+        )
     return binary, {
         **_told(spec),
         "entry": made["name"],
         "threads": arch.warp_size * made["num_warps"],
         "shared": made["shared"],
-        "global_scratch": made.get("global_scratch_size") or 0,
+        "global_scratch": 0,
         "descriptors": [
             {"rank": len(row["block_size"]), "swizzle": row["swizzle"], "block": list(row["block_size"])}
             for row in made.get("tensordesc_meta") or []

@@ -144,3 +144,16 @@ def labelled(x, out, sums, n, LABEL: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + place, value, mask=place < 2 * n)
     part = tl.program_id(0) * (BLOCK // 32) + tl.arange(0, BLOCK // 32)
     tl.store(sums + part, tl.sum(value.reshape(BLOCK // 32, 32), 1), mask=part * 16 < n)
+
+
+@triton.jit
+def by_descriptors(x, out, rows, columns, BLOCK: tl.constexpr, MAKES: tl.constexpr):
+    """out = x, by tensor descriptors that the kernel makes, or by pointers."""
+    row, column = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
+    if MAKES:
+        read = tl.make_tensor_descriptor(x, [rows, columns], [columns, 1], [BLOCK, BLOCK])
+        written = tl.make_tensor_descriptor(out, [rows, columns], [columns, 1], [BLOCK, BLOCK])
+        written.store([row, column], read.load([row, column]))
+    else:
+        place = (row + tl.arange(0, BLOCK))[:, None] * columns + column + tl.arange(0, BLOCK)
+        tl.store(out + place, tl.load(x + place))
