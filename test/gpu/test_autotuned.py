@@ -57,6 +57,22 @@ def test_a_softmax_in_triton() -> None:
         torch.testing.assert_close(out, x.double().softmax(-1).bfloat16(), rtol=2**-7, atol=1e-6)
 
 
+def test_a_softmax_in_a_compiled_function() -> None:
+    """torch.compile has the call as one operator, without a graph break, between what it compiles itself."""
+    one = example("softmax").softmax
+    one._options = options()
+
+    def double(x: Any) -> Any:
+        out = torch.empty_like(x)
+        one(x + 1, out)
+        return 2 * out
+
+    compiled = torch.compile(double, fullgraph=True)
+    for rows in (4096, 33, 7):
+        x = torch.randn(rows, 1024, device="cuda").bfloat16()
+        torch.testing.assert_close(compiled(x), double(x), rtol=2**-7, atol=1e-6)
+
+
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc, which compiles CUDA C++, is not in PATH")
 def test_a_kernel_in_cuda() -> None:
     """Every config is right or pruned. The winner's image, launched by the library's own host code, which passes more

@@ -19,6 +19,7 @@ from aotriton.codegen.store import write_atomically
 from aotriton.rules.binning import bin_text
 from aotriton.rules.image import TRITON_VERSION, config_values
 from aotriton.rules.judge import judge
+from aotriton.tune.autotune import graph
 from aotriton.tune.autotune.call import Call
 from aotriton.tune.autotune.declaration import followed
 from aotriton.tune.autotune.describe import Described
@@ -66,6 +67,15 @@ class Tuned:
         self._operator, self._declared = described.operator, described.declared  # what is wrong with them is raised now
         self._description, self._name = self._operator.lead, self._operator.name
         self._winners: tuple[Best, ...] | None = None
+        operands = self._operator.operands
+        free = {one.name for one in operands} | {one.name for one in self._operator.scalars}
+        self._names = tuple(one.name for one in self._description.arguments if one.name in free)
+        self._results = tuple(one.name for one in operands if one.written)
+        self._inputs = tuple(one.name for one in operands if not one.written)
+        self._numbers = {one.name: one.default for one in self._operator.scalars}
+        self._key = f"{self._name}-{self._digest[:16]}"
+        graph.LAUNCHED[self._key] = self
+        self._in_graph = graph.operator() if "torch" in sys.modules else None
 
     def write(self) -> None:
         """Brings the family's files up to date."""
@@ -133,8 +143,11 @@ class Tuned:
 
     def __call__(self, *arguments: Any, **named: Any) -> None:
         """Launches the best config on tensors and numbers, in the kernel's order or by name; what follows from sizes is
-        left out. Errors as ``Call.of`` says.
+        left out. Errors as ``Call.of`` says. torch.compile has it as one operator in its graph.
         """
+        if graph.is_compiling():
+            self._call_in_graph(arguments, named)
+            return
         if self._description.provider and not self._description.called:
             raise TypeError(f"{self._name}: {self._described.kernel.origin} is launched from C++: see export()")
         call = Call.of(self._operator, arguments, named)
@@ -142,6 +155,32 @@ class Tuned:
         grid, values = call.launch(config, self._described.constants_at(call.sizes))
         launch = self.kernel if self._description.called else self.kernel[grid]
         launch(**values, **config)
+
+    def _call_in_graph(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """The call as torch.compile traces it, which looks at no more than names: what does not fit is said when the
+        operator runs.
+        """
+        if self._in_graph is None:
+            raise RuntimeError(f"{self._name}: import torch before the kernel is described")
+        if len(arguments) > len(self._names) or [name for name in named if name not in self._names]:
+            raise TypeError(f"{self._name}: it takes {', '.join(self._names)}")
+        given = {**self._numbers, **dict(zip(self._names, arguments)), **named}  # noqa: B905 - torch cannot trace it
+        for name in (*self._results, *self._inputs):
+            if name not in given:
+                raise TypeError(f"{self._name}: {name} is not given")
+        self._in_graph(
+            self._key,
+            [given[name] for name in self._results],
+            [given[name] for name in self._inputs],
+            [float(given[name]) for name in self._numbers],
+        )
+
+    def launch_in_order(self, results: Sequence[Any], inputs: Sequence[Any], numbers: Sequence[float]) -> None:
+        """The call with results, inputs and numbers in the description's order, as a graph has it."""
+        tensors = dict(zip((*self._results, *self._inputs), (*results, *inputs), strict=True))
+        kinds = {one.name: float if one.dtype == "fp32" else int for one in self._operator.scalars}
+        values = zip(kinds.items(), numbers, strict=True)
+        self(**tensors, **{name: kind(value) for (name, kind), value in values})
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         """The launch of Triton's JIT, which this object stands in for: ``kernel[grid](...)`` takes all arguments of the
