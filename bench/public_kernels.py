@@ -55,6 +55,7 @@ from aotriton.tune.measure.launcher import Result, visible_gpus
 DISTRIBUTIONS = {"liger_kernel": "liger-kernel", "fla": "fla-core", "conch": "conch-triton-kernels"}
 LOST = 3  # the exit status of a worker whose GPU is of no use any more; all rows are written
 PATIENCE = 150.0  # seconds that one kernel may take
+GRACE = 20.0  # seconds after the end in which one that was begun may be completed
 TOY = 2  # configs of each kernel
 WINNER, AUTHOR = "winner", "author"
 
@@ -239,9 +240,10 @@ def supervise(gpu: str, names: Sequence[str], rows: Path, until: float, given: S
                 done, since = left, time.monotonic()
             if time.monotonic() - since > PATIENCE:
                 problem = f"it took more than {PATIENCE:.0f} s"
+            if problem or time.time() > until + GRACE:
                 os.killpg(worker.pid, signal.SIGKILL)
                 worker.wait()
-        if worker.returncode == 0:
+        if worker.returncode == 0 or time.time() > until + GRACE:
             return
         open_ = [name for name in waiting if name not in read(rows)]
         if open_ and (problem or worker.returncode != LOST):
@@ -324,6 +326,8 @@ def main() -> int:
         list(pool.map(lambda gpu, part: supervise(gpu, part, rows, until, list(map(str, given))), gpus, parts))
     record = record_of(rows, names, about_machine)
     options.json.write_text(json.dumps(record, indent=1) + "\n")
+    if read(rows).keys() >= set(names):
+        rows.unlink()  # there is nothing left to go on with
     print(table(record))
     return 0
 
