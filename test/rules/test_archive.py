@@ -261,6 +261,24 @@ def test_another_checkout_has_its_own_evidence(path: Path, tmp_path: Path) -> No
     assert rows(path) == after
 
 
+def test_small_files_are_joined(path: Path) -> None:
+    """One file takes the place of all but the large ones and those of names; each row stays, and is there once."""
+    write_rows(path, 1, 2)
+    with TuningDatabase(path) as database:
+        database.rename_images({"image_0_0": "image_new"})
+    folder, before = archive.folder_of(path), rows(path)
+    small = {one.name for one in sessions(path) if not one.name.endswith(archive.RENAMED)}
+    assert len(small) > 1
+    with TuningDatabase(path) as database:
+        assert database.repack() == len(small)
+        assert database.repack() == 0
+    assert len(sessions(path)) == 2
+    assert not {one.name for one in sessions(path)} & small
+    assert rows(path) == before
+    (folder / local.NAME).unlink()
+    assert rows(path) == before
+
+
 def test_decisions_need_no_evidence(path: Path, tmp_path: Path) -> None:
     """Code generation reads the one file, and leaves nothing beside it; who measures is told what is missing."""
     alone = tmp_path / "alone" / path.name

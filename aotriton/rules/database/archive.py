@@ -1,4 +1,4 @@
-"""The archive of the evidence: a folder of files that are only ever added, which git carries.
+"""The archive of the evidence: a folder of files that git carries. Files are only added, until ``repack`` joins them.
 
 A file has the sessions that were packed at once, as a rule those of one run. It is UTF-8 text in xz, named after the
 time when the first of them began and a digest of the content. Its first line names the format. Each further line is one
@@ -31,6 +31,7 @@ from aotriton.rules.database.sqlite_file import File, TuningDatabaseError
 FORMATS = tuple({"aotriton evidence": version} for version in (1, 2, 3))  # the last one is written
 SUFFIX = ".json.xz"
 RENAMED, MARKS = f"-renamed{SUFFIX}", f"-marks{SUFFIX}"
+SMALL = 1 << 20  # bytes of a file that ``repack`` joins with others
 KINDS_OF_MARKS = ("signed", "retracted")
 TIME = len("2026-05-01T100000")  # of the name of a file
 KINDS = {"TEXT": str, "INTEGER": int, "REAL": float}
@@ -87,6 +88,25 @@ def pack(file: File, at: str, folder: Path, sessions: Sequence[int]) -> None:
     _loaded(file, at, _write(folder, str(min(map(str, content["session"]["started"]))), SUFFIX, lines))
     ids = ", ".join(map(str, sessions))
     file.execute(f"UPDATE {at}.session AS s SET packed = {ROWS.format(at=at)} WHERE id IN ({ids})")
+
+
+def repack(file: File, at: str, folder: Path) -> int:
+    """Writes the sessions of all files below SMALL bytes, which are in the database attached as ``at``, as one file in
+    their place. Returns the number of files that it replaces. Within a transaction.
+
+    If it ends early, rows are in two files, which count once.
+    """
+    small = [name for name, size in files(folder).items() if size < SMALL and not name.endswith((RENAMED, MARKS))]
+    if len(small) < 2:
+        return 0
+    known = tables_of(file.execute, at)
+    uuids = {uuid for name in small for uuid in _read(folder / name, known)["session"]["uuid"]}
+    found = file.execute(f"SELECT id, uuid FROM {at}.session ORDER BY started, id").fetchall()
+    pack(file, at, folder, [int(id) for id, uuid in found if uuid in uuids])
+    for name in small:
+        (folder / name).unlink()
+        file.execute(f"DELETE FROM {at}.archived WHERE name = ?", [name])
+    return len(small)
 
 
 def _content(file: File, at: str, sessions: Sequence[int]) -> Content:

@@ -139,6 +139,11 @@ class TuningDatabase(Decisions):
         if changed:
             self._shrink()
 
+    def repack(self) -> int:
+        """Joins the small files of the archive in one, which is smaller; returns how many files they were."""
+        with self._file.transaction():
+            return archive.repack(self._file, "evidence", archive.folder_of(self.path))
+
     def _shrink(self) -> None:
         with suppress(sqlite3.OperationalError):  # another process is reading: the file is larger than it could be
             self._file.execute("VACUUM main")

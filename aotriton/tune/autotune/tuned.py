@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

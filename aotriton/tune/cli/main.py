@@ -79,6 +79,9 @@ COMMANDS = {
     "audit": Command(
         tables.audit_database, "--audit", "name each winner and model that is not as it should be; needs no GPU"
     ),
+    "repack": Command(
+        tables.repack, "--repack", "join the small files of the evidence, so that git carries less; needs no GPU"
+    ),
     "report": Command(
         tables.write_report, "--report", "write what the database knows as one HTML page; needs no GPU",
         ("report", Path, "the page"),

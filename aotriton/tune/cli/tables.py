@@ -97,3 +97,11 @@ def _import_published(call: Invocation) -> int:
             print(f"left {count} {what}: {reason}")
     print(f"{found.rows} rows can be said in our words: {len(found.winners)} winners, of which {written} were written")
     return 0
+
+
+def repack(call: Invocation) -> int:
+    """Joins the small files of the evidence."""
+    with TuningDatabase(call.options.database) as database:
+        joined = database.repack()
+    print(f"{joined} files of the evidence are one now" if joined else "the evidence has no two small files")
+    return 0

@@ -4,9 +4,11 @@
    known; the other half are those that should cost least by what is known of configs beforehand.
 2. Rounds: a model scores all configs that were not tried, and the most promising ones are measured, until that gains
    nothing any more.
-3. Polish: around the best two configs that have little in common, the most promising ones of those that differ in one
-   parameter, or in two by one step each. Then again from 2, if something was gained, until the best ones stay.
-4. Generations of LFBO (``lfbo.py``) that begin with all of these trials.
+3. Survey: of each of the lowest costs the most promising config. A fast config may lie where nothing was tried.
+4. Polish: around the best two configs that have little in common, the most promising ones of those that differ in one
+   parameter, or in two by one step each; the first time with another survey. Then again from 2, if something was
+   gained, until the best ones stay.
+5. Generations of LFBO (``lfbo.py``) that begin with all of these trials.
 
 While the first rounds wait for trials, there is another look at random configs of the lowest costs: rounds stay where
 something was fast, and compilers have nothing else to do.
@@ -32,7 +34,9 @@ GAIN = 0.005  # what counts as one, relatively: less is noise
 PATIENCE = 8  # trials of the rounds without a gain, after which they end
 POLISH, FAMILIES = 8, 2  # trials around each of the best, and how many of these
 LIKELY = 8  # configs of each kind that may be next: of the next round, and of the polish
-LOOK, LOOK_COSTS = 24, 8  # trials of the other look, and of how many of the lowest costs
+COSTS = 8  # the lowest ones, which the other look and a survey take configs of
+LOOK = 20  # trials of the other look
+SURVEYS = 2  # the third step, and what the first polish brings along
 MOST_SCORED = 6000  # configs; of more, those around the best and a random choice
 
 
@@ -44,6 +48,7 @@ class Transfer(StrategyBase):
         blind = list(dict.fromkeys([*known[:1], space.default, *known[1:], *some]))[:size]
         likely = self._least(size // 2, size // 2)
         self._planned = list(dict.fromkeys([*blind[: size - len(likely)], *likely, *blind]))[:size]
+        self._surveys = SURVEYS  # that are left
         self._polished: set[Config] = set()
         self._best, self._since = inf, -size  # the time of the last gain in µs, and the trials since then
         self._model = Model(space)
@@ -58,7 +63,7 @@ class Transfer(StrategyBase):
         """
         by_cost: dict[float, list[Config]] = {}
         for config in filter(self.new, self.space.configs):
-            if (cost := self.space.facts.get(config, {}).get(COST)) is not None:
+            if (cost := self._cost(config)) is not None:
                 by_cost.setdefault(cost, []).append(config)
         least = [by_cost[cost] for cost in sorted(by_cost)[:costs]]
         for configs in least:
@@ -104,7 +109,8 @@ class Transfer(StrategyBase):
         fresh = [config for config in self._ranked if self.new(config)]
         near = {config for best in self._families() for config in self._around(best)}
         around = [config for config in fresh if config in near]
-        return list(dict.fromkeys([*fresh[:LIKELY], *around[:LIKELY]]))
+        of_costs = self._first_of_each_cost(fresh) if self._surveys else []
+        return list(dict.fromkeys([*fresh[:LIKELY], *of_costs, *around[:LIKELY]]))
 
     def _plan(self) -> list[Config]:
         """The configs to be measured next; none where they depend on pending ones."""
@@ -112,26 +118,47 @@ class Transfer(StrategyBase):
         if not self._planned and self._since < PATIENCE and len(self.pending - self._looking) <= AHEAD:
             self._ranked = self._promising(self._fresh())
             self._planned = self._ranked[:BATCH]
-        if not self._planned and not self.pending:
-            self._planned = self._polish()
+        if not self._planned and not self.pending and self._surveys == SURVEYS:
+            self._planned = self._survey()
+        if not self._planned and not self.pending and (polish := self._polish()):
+            self._planned = list(dict.fromkeys([*polish, *self._survey()]))
         return self._planned
 
     def _other_look(self) -> list[Config]:
         """What is left of the other look, which begins with the first call."""
         if self._look is None:
             fresh = list(filter(self.new, self.space.configs))
-            self._look = self._least(LOOK, LOOK_COSTS) or self.draw.sample(fresh, min(LOOK, len(fresh)))
+            self._look = self._least(LOOK, COSTS) or self.draw.sample(fresh, min(LOOK, len(fresh)))
         self._look = list(filter(self.new, self._look))
         return self._look
 
+    def _survey(self) -> list[Config]:
+        """Of each of the lowest costs the most promising new config; none when all surveys are over."""
+        if not self._surveys:
+            return []
+        self._surveys -= 1
+        return self._first_of_each_cost(self._promising(self._fresh()))
+
+    def _first_of_each_cost(self, configs: Iterable[Config]) -> list[Config]:
+        """The first config of each of the lowest COSTS that these configs have."""
+        first: dict[float, Config] = {}
+        for config in configs:
+            if (cost := self._cost(config)) is not None:
+                first.setdefault(cost, config)
+        return [first[cost] for cost in sorted(first)[:COSTS]]
+
     def _polish(self) -> list[Config]:
-        """The most promising configs around the first of the best whose surroundings were not measured."""
+        """The most promising configs around those of the best whose surroundings were not measured."""
+        found: list[Config] = []
         for best in self._families():
             if best not in self._polished:
                 self._polished.add(best)
-                if found := self._promising(filter(self.new, self._around(best))):
-                    return found[:POLISH]
-        return []
+                found += self._promising(filter(self.new, self._around(best)))[:POLISH]
+        return list(dict.fromkeys(found))
+
+    def _cost(self, config: Config) -> float | None:
+        """What the config should cost by the kernel's description, where that says it."""
+        return self.space.facts.get(config, {}).get(COST)
 
     def _families(self) -> list[Config]:
         """The fastest configs that differ from each other in more than two parameters."""

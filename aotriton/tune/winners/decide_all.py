@@ -31,7 +31,8 @@ def decide_all(
 
     A winner whose parameters its kernel no longer has wins nothing, nor does a measured one without its measurement,
     which was retracted, nor one of an older source where another product has measured today's, or where today's kernel
-    refuses the shape that was measured: its bin borrows until it is measured again. An image that does not compile is left to the build to report.
+    refuses the shape that was measured: its bin borrows until it is measured again. An image that does not compile is
+    left to the build to report.
     """
     groups = {f"{one.arch} {one.kernel.name} {siblings(one)[0]}": siblings(one) for one in functionals}
     asked: dict[tuple[str, KernelDescription], dict[str, Functional]] = {}
