@@ -203,11 +203,11 @@ def replay(problem: Problem, name: str, seed: int, history: Sequence[Past] = ())
 def one_by_one(problems: Sequence[Problem], seed: int) -> dict[str, Run]:
     """The problems in a random order, each with what the searches of its kernel's problems before it have told."""
     order = random.Random(f"order {seed}").sample(problems, len(problems))
-    history: dict[tuple[str, str, str], list[Past]] = defaultdict(list)
+    history: dict[tuple[str, ...], list[Past]] = defaultdict(list)  # a kernel's parameters may have changed since
     runs = {}
     for problem in order:
         one = problem.recording
-        before = history[one.kernel, one.arch, one.product]
+        before = history[one.kernel, one.arch, one.product, *one.parameters]
         runs[one.name] = replay(problem, "transfer", seed, before)
         before.append(problem.past(runs[one.name].tried))
     return runs

@@ -153,7 +153,7 @@ def test_a_winner_of_an_older_source_yields_to_another_products_of_today(
 def test_a_winner_of_an_older_source_falls_where_the_kernel_refuses_its_shape_now(
     database: TuningDatabase, store: ImageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot be measured again. One of today's source stays, whatever the guards say, as does one that they allow."""
+    """It cannot be measured again. One of today's source stays, and one that guards allow."""
     decide_all(database, [functional()], store, 1)
     (winner,) = database.winners()
     session = session_on(database, "d")
