@@ -166,7 +166,7 @@ class Judge:
         """The problem with what the library chose, what its tables of cells would have, and what was best."""
         functional = self._functional(problem)
         told, of_cells = (self._choice(problem, by_cell) for by_cell in (False, True))
-        chosen, by_cells = (_sequence(one) for one in (told, of_cells))
+        chosen, by_cells = (self._sequence(functional, problem["sizes"], one) for one in (told, of_cells))
         backends, refusing = serving(self._operator, functional, problem["sizes"], self._multiprocessors)
         everything = list(
             dict.fromkeys([*star(backends, functional, problem["sizes"], self._shipped), chosen, by_cells])
@@ -203,6 +203,17 @@ class Judge:
         )
         return choices
 
+    def _sequence(
+        self, functional: Functional, sizes: Mapping[str, int], choice: Sequence[Mapping[str, Any]]
+    ) -> tuple[str, Images]:
+        """The backend and its images. A kernel that the call does not launch, as one that combines a single part, has
+        its first image, as in ``star``.
+        """
+        backend = next(one for one in self._operator.backends if one.name == choice[0]["backend"])
+        images = {one["kernel"]: one["image"] for one in choice}
+        likes = [one for kernel in backend.timed_kernels if (one := kernel.like(functional, sizes))]
+        return backend.name, tuple(images.get(one.kernel.name) or self._shipped.of(one)[0] for one in likes)
+
     def _time(
         self, functional: Functional, sizes: Mapping[str, int], wanted: Sequence[tuple[str, Images]]
     ) -> dict[tuple[str, Images], float]:
@@ -214,10 +225,6 @@ class Judge:
             launches.append(LaunchSequence(name, requests))
         timings = self._sequences.time(Draw(functional, tuple(sizes.items()), tuple(launches)))
         return {(one.backend, one.images): one.median_us for one in timings}
-
-
-def _sequence(choice: Sequence[Mapping[str, Any]]) -> tuple[str, Images]:
-    return choice[0]["backend"], tuple(one["image"] for one in choice)
 
 
 def by_rows(database: Path, product: str, shipped: Shipped) -> list[dict[str, Any]]:

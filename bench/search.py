@@ -207,7 +207,8 @@ def one_by_one(problems: Sequence[Problem], seed: int) -> dict[str, Run]:
     runs = {}
     for problem in order:
         one = problem.recording
-        before = history[one.kernel, one.arch, one.product, *one.parameters]
+        key = (one.kernel, one.arch, one.product, *one.parameters)
+        before = history[key]
         runs[one.name] = replay(problem, "transfer", seed, before)
         before.append(problem.past(runs[one.name].tried))
     return runs

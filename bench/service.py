@@ -1,9 +1,9 @@
 """The tuning service on a node with GPUs: a client without a GPU tunes through a Dask scheduler, by TLS with a new key.
 
-1. From nothing, no image, no row, no process: one product of 4096 x 4096 x 4096, fp16, with at most 64 trials. Then the
-   winner and cuBLAS's best algorithm are timed side by side. And, again from nothing, a user's kernel: the softmax of
-   examples/autotune, copied to a folder outside of the checkout, where ``aotriton.service`` tunes it; then it and
-   torch's are timed side by side.
+1. From nothing, no image, no row, no process, and again with workers that wait for a client: one product of
+   4096 x 4096 x 4096, fp16, with at most 64 trials. Then the winner and cuBLAS's best algorithm are timed side by side.
+   And, again from nothing, a user's kernel: the softmax of examples/autotune, copied to a folder outside of the
+   checkout, where ``aotriton.service`` tunes it; then it and torch's are timed side by side.
 2. Sixteen products, with workers that are up and an empty database: on all GPUs without an image, on one GPU and on
    all of them with the images of that run, and on one GPU without an image. Beside the seconds: what the GPUs' time
    went to.
@@ -47,6 +47,7 @@ COVERAGE = ("--head-dim", "128")
 TRIALS = 64
 COMPILERS = 60  # of a simulated node
 ROUNDS = 60
+SETTLING = 10.0  # seconds
 PARTS = ("cold", "sixteen", "coverage")
 
 
@@ -176,7 +177,22 @@ def cold(folder: Path, gpus: Sequence[str], slower: float | None) -> dict[str, A
     found = {"seconds": node.seconds, "client_seconds": round(tuned, 1), "trials": trials(node.folder, "one")}
     found |= {"around": round(tuned - used["seconds"], 1), "busy": used["busy"], "spent": used["spent"]}
     node.close()
-    return found if slower else found | against_cublas(node.folder, "one") | {"own_kernel": own_kernel(folder, gpus)}
+    if slower:
+        return found
+    found |= {"workers_up": workers_up(folder, gpus)} | against_cublas(node.folder, "one")
+    return found | {"own_kernel": own_kernel(folder, gpus)}
+
+
+def workers_up(folder: Path, gpus: Sequence[str]) -> dict[str, Any]:
+    """The same from a cluster that waits for a client: no image, no row, no measuring process."""
+    node = Node(folder / "up", gpus[:1])
+    while (node.folder / "node.log").read_text().count(" serves ") < 2:
+        time.sleep(0.1)
+    time.sleep(SETTLING)
+    tuned, said = node.tune(ONE, "one")
+    node.close()
+    used = usage(said)
+    return {"client_seconds": round(tuned, 1), "trials": trials(node.folder, "one"), "spent": used["spent"]}
 
 
 def own_kernel(folder: Path, gpus: Sequence[str]) -> dict[str, Any]:

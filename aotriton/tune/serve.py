@@ -24,6 +24,7 @@ from aotriton.codegen.compile import cpu_count
 from aotriton.tune.measure.launcher import visible_gpus
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers import station
+from aotriton.tune.workers.gpu_station import GpuStation
 from aotriton.tune.workers.jobs import CPU, GPU, PRICE
 from aotriton.tune.workers.key import check, security, stays_here
 
@@ -57,6 +58,8 @@ async def serve(address: str, name: str, resource: str, count: int, price: float
                 **options,
             )
             try:
+                if resource == GPU:
+                    station.seat(worker, GpuStation(*station.gpu_of(name), ahead=True))
                 async with worker:
                     print(f"{name} serves {address}", file=sys.stderr, flush=True)
                     await worker.finished()

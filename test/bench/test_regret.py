@@ -86,3 +86,16 @@ def test_each_sequence_has_an_image_of_each_kernel_that_is_timed(name: str) -> N
     for backend, sequences in recording.launched.items():
         assert timed[backend]
         assert {tuple(image.split()[0] for image in images) for images in sequences} == {tuple(timed[backend])}
+
+
+def test_a_kernel_that_a_call_does_not_launch_has_an_image_all_the_same() -> None:
+    """A choice of keys in one part has nothing to combine; what is timed beside others has both kernels."""
+    shipped = OneOfEach()
+    judge = regret.Judge("attn_fwd", "sm_90", "NVIDIA H100 80GB HBM3", 132, shipped, Recording())  # type: ignore[arg-type]
+    functional = operator("attn_fwd").lead.functional("sm_90", **CHOICES)
+    sizes = {"batch": 1, "heads_q": 40, "heads_k": 5, "seqlen_q": 102, "seqlen_k": 102, "head_dim": 128}
+    split, combine = (
+        {"backend": "split", "kernel": f"attn_fwd_{one}", "image": f"{one} b"} for one in ("split", "combine")
+    )
+    assert judge._sequence(functional, sizes, [split]) == ("split", ("split b", "attn_fwd_combine a"))
+    assert judge._sequence(functional, sizes, [split, combine]) == ("split", ("split b", "combine b"))

@@ -51,6 +51,23 @@ class TimedOut(WorkerError):
     """The child did not answer in time and was killed."""
 
 
+class Spare:
+    """A child that does not know its part yet. ``ahead``: it imports torch meanwhile, and does not touch a GPU."""
+
+    def __init__(self, ahead: bool = True) -> None:
+        """OSError where no process can be started."""
+        context = multiprocessing.get_context("spawn")  # a forked CUDA context is broken
+        self.pipe, other = context.Pipe()
+        with other:  # so that the child's death closes the pipe
+            self.child = context.Process(target=_wait, args=(other, os.getpid(), ahead), name="spare", daemon=True)
+            self.child.start()
+
+    def close(self) -> None:
+        self.child.kill()
+        self.child.join(30)
+        self.pipe.close()
+
+
 class GpuProcess:
     """The parent's side. A child that died, hung or lost its context is replaced at the next request.
 
@@ -66,7 +83,10 @@ class GpuProcess:
         candidate_limit: float = CANDIDATE_LIMIT,
         core: int | None = None,
         families: Sequence[str] | None = None,
+        spare: Spare | None = None,
     ) -> None:
+        """``spare``: the first child."""
+        self._spare = spare
         self.gpu, self.core = gpu, core
         self._families = families
         self._launcher, self._candidate_limit = launcher, candidate_limit
@@ -126,6 +146,9 @@ class GpuProcess:
 
     def close(self) -> None:
         """Ends the child."""
+        if self._spare:
+            self._spare.close()
+            self._spare = None
         if self._child is None:
             return
         self._child.kill()
@@ -139,17 +162,15 @@ class GpuProcess:
             self._prepared = True
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")  # a forked CUDA context is broken
-        given = self._launcher, self.gpu, self.core, self._families, os.getpid()
+        spare, self._spare = self._spare, None
         try:
-            self._pipe, other = context.Pipe()
-            with other:  # so that the child's death closes the pipe
-                child = context.Process(target=_serve, args=(other, *given), name=f"gpu-{self.gpu}", daemon=True)
-                child.start()
+            spare = spare or Spare(ahead=False)
         except OSError as error:
             raise Unstartable(f"the process for GPU {self.gpu} cannot be started: {error}") from error
-        self._child = child
+        self._child, self._pipe = spare.child, spare.pipe
         try:
+            with suppress(OSError):  # a spare may be dead: reading says how
+                self._pipe.send((self._launcher, self.gpu, self.core, self._families))
             self._answer(START_LIMIT)
         except WorkerError as error:
             raise Unstartable(f"the process for GPU {self.gpu} did not come up: {error}") from error
@@ -181,13 +202,23 @@ class GpuProcess:
         return value
 
 
-def _serve(
-    pipe: Connection, launcher_path: str, gpu: str, core: int | None, families: Sequence[str] | None, parent: int
-) -> None:
-    """Runs the child: one answer (value, error, whether it can go on) to each request."""
+def _wait(pipe: Connection, parent: int, ahead: bool) -> None:
+    """Runs the child, once it is sent its part."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _die_with(parent)
     _call_itself(TUNER)
+    if ahead:
+        with suppress(ImportError):
+            importlib.import_module("torch")
+    try:
+        part = pipe.recv()
+    except EOFError:
+        return
+    _serve(pipe, *part)
+
+
+def _serve(pipe: Connection, launcher_path: str, gpu: str, core: int | None, families: Sequence[str] | None) -> None:
+    """One answer (value, error, whether it can go on) to each request."""
     for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         os.environ[variable] = gpu
     if families is not None:

@@ -17,7 +17,7 @@ from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.winners.decide import Swept, leaders
 from aotriton.tune.workers.canary import Attempts, Canary, Stopped
 from aotriton.tune.workers.families import known_folders
-from aotriton.tune.workers.gpu_process import GpuProcess, TimedOut, WorkerError
+from aotriton.tune.workers.gpu_process import GpuProcess, Spare, TimedOut, WorkerError
 from aotriton.tune.workers.jobs import (
     Facts,
     Failed,
@@ -58,8 +58,12 @@ class GpuStation:
     no job for IDLE seconds; the jobs of others come back as ``taken``.
     """
 
-    def __init__(self, gpu: str, core: int | None = None) -> None:
+    def __init__(self, gpu: str, core: int | None = None, ahead: bool = False) -> None:
+        """``ahead``: the first child is started now, and has torch when a run comes. The calling thread must live as
+        long as the station.
+        """
         self.gpu, self.core = gpu, core
+        self._spare = Spare() if ahead else None
         self.store = ImageStore()
         self._runs: dict[str, _Run] = {}  # the last one last
         self._busy = threading.Lock()
@@ -108,6 +112,8 @@ class GpuStation:
             if not self._busy.acquire(timeout=60.0):
                 return
         self._leave()
+        if self._spare:
+            self._spare.close()
         self._busy.release()
 
     def stop(self, run: str) -> None:
@@ -154,7 +160,9 @@ class GpuStation:
         """The child of the run that has the GPU."""
         if self._worker is None:
             families = known_folders(setting.families)
-            self._worker = GpuProcess(setting.launcher, self.gpu, setting.candidate_limit, self.core, families)
+            spare, self._spare = self._spare, None
+            limit = setting.candidate_limit
+            self._worker = GpuProcess(setting.launcher, self.gpu, limit, self.core, families, spare)
         return self._worker
 
     def _locks(self) -> bool:

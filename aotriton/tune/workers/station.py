@@ -36,7 +36,7 @@ def _station() -> GpuStation | CompileStation:
         if worker not in _stations:
             measures = worker.state.total_resources.get(GPU)
             _stations[worker] = (
-                GpuStation(*_gpu_of(str(worker.name)))
+                GpuStation(*gpu_of(str(worker.name)))
                 if measures
                 else CompileStation(reserved_cores, worker.state.nthreads)
             )
@@ -62,11 +62,11 @@ def packed(run: Callable[[Any], Any], job: object) -> bytes:
 
 
 def seat(worker: Any, station: GpuStation | CompileStation) -> None:
-    """Sets the station of a Dask worker of this process, for a simulated machine."""
+    """Sets the station of a Dask worker of this process."""
     _stations[worker] = station
 
 
-def _gpu_of(name: str) -> tuple[str, int | None]:
+def gpu_of(name: str) -> tuple[str, int | None]:
     """The GPU of the worker called ``name``, and the core that launches on it."""
     named = NAMED.search(name)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("HIP_VISIBLE_DEVICES") or "0"
