@@ -332,7 +332,7 @@ def plot(record: dict[str, Any], path: Path) -> None:
         panel.legend(loc="upper left", ncols=3)
         panel.margins(x=0.01)
     figure.suptitle(f"bf16 attention, {TOKENS} tokens, heads × head_dim = {WIDTH}, {record['machine']['gpu']}")
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=120)
+    stored.save_plot(figure, path, dpi=120)
 
 
 def main() -> None:

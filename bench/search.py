@@ -60,7 +60,7 @@ HELD_OUT = (
     "gemm_hopper-nn-8192x1024x2048",
     "gemm_hopper_split-nn-256x3072x12288",
 )
-# Recorded when the default strategy was finished a second time, with surveys, and not looked at before.
+# Recorded when the default strategy was finished a second time, with scans, and not looked at before.
 FRESH = (
     "attn_bwd_dk_dv-causal-1024",
     "attn_bwd_dq-causal-4096",
@@ -486,7 +486,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     axes.set_title(f"{len(result['problems'])} problems, {result['seeds']} seeds, {result['machine']['product']}")
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3)
-    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+    stored.save_plot(figure, path, bbox_inches="tight")
 
 
 def machine(problems: Sequence[Problem], options: argparse.Namespace) -> dict[str, Any]:

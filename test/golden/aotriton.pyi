@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from aotriton.installed import get_include as get_include
 from aotriton.torch.hints import hints as hints
 from aotriton.tune.autotune.autotune import autotune as autotune
+from aotriton.tune.autotune.service import service as service
 
 class _Torchlike(Protocol):
     def data_ptr(self) -> int: ...

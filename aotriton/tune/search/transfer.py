@@ -4,9 +4,9 @@
    known; the other half are those that should cost least by what is known of configs beforehand.
 2. Rounds: a model scores all configs that were not tried, and the most promising ones are measured, until that gains
    nothing any more.
-3. Survey: of each of the lowest costs the most promising config. A fast config may lie where nothing was tried.
+3. Scan: of each of the lowest costs the most promising config. A fast config may lie where nothing was tried.
 4. Polish: around the best two configs that have little in common, the most promising ones of those that differ in one
-   parameter, or in two by one step each; the first time with another survey. Then again from 2, if something was
+   parameter, or in two by one step each; the first time with another scan. Then again from 2, if something was
    gained, until the best ones stay.
 5. Generations of LFBO (``lfbo.py``) that begin with all of these trials.
 
@@ -34,9 +34,9 @@ GAIN = 0.005  # what counts as one, relatively: less is noise
 PATIENCE = 8  # trials of the rounds without a gain, after which they end
 POLISH, FAMILIES = 8, 2  # trials around each of the best, and how many of these
 LIKELY = 8  # configs of each kind that may be next: of the next round, and of the polish
-COSTS = 8  # the lowest ones, which the other look and a survey take configs of
+COSTS = 8  # the lowest ones, which the other look and a scan take configs of
 LOOK = 20  # trials of the other look
-SURVEYS = 2  # the third step, and what the first polish brings along
+SCANS = 2  # the third step, and what the first polish brings along
 MOST_SCORED = 6000  # configs; of more, those around the best and a random choice
 
 
@@ -48,7 +48,7 @@ class Transfer(StrategyBase):
         blind = list(dict.fromkeys([*known[:1], space.default, *known[1:], *some]))[:size]
         likely = self._least(size // 2, size // 2)
         self._planned = list(dict.fromkeys([*blind[: size - len(likely)], *likely, *blind]))[:size]
-        self._surveys = SURVEYS  # that are left
+        self._scans = SCANS  # that are left
         self._polished: set[Config] = set()
         self._best, self._since = inf, -size  # the time of the last gain in µs, and the trials since then
         self._model = Model(space)
@@ -109,7 +109,7 @@ class Transfer(StrategyBase):
         fresh = [config for config in self._ranked if self.new(config)]
         near = {config for best in self._families() for config in self._around(best)}
         around = [config for config in fresh if config in near]
-        of_costs = self._first_of_each_cost(fresh) if self._surveys else []
+        of_costs = self._first_of_each_cost(fresh) if self._scans else []
         return list(dict.fromkeys([*fresh[:LIKELY], *of_costs, *around[:LIKELY]]))
 
     def _plan(self) -> list[Config]:
@@ -118,10 +118,10 @@ class Transfer(StrategyBase):
         if not self._planned and self._since < PATIENCE and len(self.pending - self._looking) <= AHEAD:
             self._ranked = self._promising(self._fresh())
             self._planned = self._ranked[:BATCH]
-        if not self._planned and not self.pending and self._surveys == SURVEYS:
-            self._planned = self._survey()
+        if not self._planned and not self.pending and self._scans == SCANS:
+            self._planned = self._scan()
         if not self._planned and not self.pending and (polish := self._polish()):
-            self._planned = list(dict.fromkeys([*polish, *self._survey()]))
+            self._planned = list(dict.fromkeys([*polish, *self._scan()]))
         return self._planned
 
     def _other_look(self) -> list[Config]:
@@ -132,11 +132,11 @@ class Transfer(StrategyBase):
         self._look = list(filter(self.new, self._look))
         return self._look
 
-    def _survey(self) -> list[Config]:
-        """Of each of the lowest costs the most promising new config; none when all surveys are over."""
-        if not self._surveys:
+    def _scan(self) -> list[Config]:
+        """Of each of the lowest costs the most promising new config; none when all scans are over."""
+        if not self._scans:
             return []
-        self._surveys -= 1
+        self._scans -= 1
         return self._first_of_each_cost(self._promising(self._fresh()))
 
     def _first_of_each_cost(self, configs: Iterable[Config]) -> list[Config]:
