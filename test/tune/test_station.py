@@ -268,3 +268,37 @@ def test_a_child_is_known_as_a_tuners(orders: dict[str, object], station: GpuSta
     station.measure(job(setting(), FAST))
     (child,) = (one for one in multiprocessing.active_children() if one.name == "gpu-0")
     assert Path(f"/proc/{child.pid}/comm").read_text().strip() == TUNER
+
+
+def ahead() -> tuple[GpuStation, Any]:
+    """A station whose first child was started before any run, and that child."""
+    made = GpuStation("0", ahead=True)
+    assert made._spare
+    return made, made._spare.child
+
+
+def test_the_first_run_has_the_process_that_was_started_ahead(orders: dict[str, object]) -> None:
+    """It serves that run, whichever it is; the next run has a process of its own. What waits in vain ends, too."""
+    made, spare = ahead()
+    try:
+        first, second = setting(), setting()
+        assert samples(made.measure(job(first, FAST)))[0] > 0
+        assert made._worker and made._worker._child is spare
+        made.stop(first.run)
+        assert samples(made.measure(job(second, FAST)))[0] > 0
+        assert made._worker._child is not spare
+    finally:
+        made.close()
+    made, spare = ahead()
+    made.close()
+    assert not spare.is_alive()
+
+
+def test_a_run_whose_process_died_before_it_has_another_one(orders: dict[str, object]) -> None:
+    made, spare = ahead()
+    spare.kill()
+    spare.join()
+    try:
+        assert samples(made.measure(job(setting(), FAST)))[0] > 0
+    finally:
+        made.close()

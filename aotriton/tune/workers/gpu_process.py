@@ -168,6 +168,7 @@ class GpuProcess:
         except OSError as error:
             raise Unstartable(f"the process for GPU {self.gpu} cannot be started: {error}") from error
         self._child, self._pipe = spare.child, spare.pipe
+        self._child.name = f"gpu-{self.gpu}"
         try:
             with suppress(OSError):  # a spare may be dead: reading says how
                 self._pipe.send((self._launcher, self.gpu, self.core, self._families))
