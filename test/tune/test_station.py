@@ -283,7 +283,8 @@ def test_the_first_run_has_the_process_that_was_started_ahead(orders: dict[str, 
     try:
         first, second = setting(), setting()
         assert samples(made.measure(job(first, FAST)))[0] > 0
-        assert made._worker and made._worker._child is spare
+        assert made._worker is not None
+        assert made._worker._child is spare
         made.stop(first.run)
         assert samples(made.measure(job(second, FAST)))[0] > 0
         assert made._worker._child is not spare
