@@ -251,8 +251,8 @@ def test_transfer_begins_with_what_won_elsewhere() -> None:
 
 
 def test_what_another_product_measured_makes_a_search_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A product with fewer units and other luck has searched six problems; to come within 1 % on the next product, the
-    same problems take a tenth fewer trials than without, at least.
+    """A product with fewer units and other luck has searched twelve problems; to come within 1 % on the next product, the
+    same problems take four fifths of the trials that they take without, at most.
     """
 
     def elsewhere(config: Config, sizes: Mapping[str, float]) -> float | None:
@@ -262,21 +262,21 @@ def test_what_another_product_measured_makes_a_search_shorter(monkeypatch: pytes
     past, cold, warm = [], list[int](), list[int]()
     with monkeypatch.context() as other:
         other.setattr(landscape, "UNITS", 114)
-        for seed in range(6):
+        for seed in range(12):
             space, _, _ = kernel(seed, SMALLER)
             times = {config: elsewhere(config, space.features) for config in space.configs}
             told = search(strategy("transfer", space, seed, 64), partial(timed_by, times), 8)
             medians = {trial.config: trial.median_us for trial in told if trial.median_us}
             failed = frozenset(trial.config for trial in told if not trial.median_us)
             past.append(Past({**space.features, "elsewhere": 8.0}, medians, failed))
-    for seed in range(6):
+    for seed in range(12):
         space, objective, least = kernel(seed, SMALLER)
         knowing = replace(space, features={**space.features, "elsewhere": 1.0}, history=tuple(past))
         for found, one in ((cold, space), (warm, knowing)):
             told = search(strategy("transfer", one, seed, 64), objective, 8, seed)
             near = (place for place, trial in enumerate(told, 1) if (trial.median_us or inf) <= 1.01 * least)
             found.append(next(near, len(told)))
-    assert sum(warm) < 0.9 * sum(cold), (warm, cold)
+    assert sum(warm) < 0.8 * sum(cold), (warm, cold)
 
 
 def test_transfer_begins_with_what_should_cost_least() -> None:

@@ -62,7 +62,7 @@ class Model:
         x, y, weights = [self._rows([], {}, {})], [np.empty(0)], [np.empty(0)]
         for weight, past in near:
             if sum(map(len, y)) < MOST_ROWS:
-                targets = {**slowdowns(past), **dict.fromkeys(past.failed, np.inf)}
+                targets = {**slowdowns(past), **dict.fromkeys(sorted(past.failed), np.inf)}
                 x.append(self._rows(list(targets), past.facts, past.features))
                 y.append(np.array(list(targets.values())))
                 weights.append(np.full(len(targets), weight))
