@@ -251,8 +251,8 @@ def test_transfer_begins_with_what_won_elsewhere() -> None:
 
 
 def test_what_another_product_measured_makes_a_search_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A product with fewer units and other luck has searched twelve problems; to come within 1 % on the next product, the
-    same problems take four fifths of the trials that they take without, at most.
+    """A product with fewer units and other luck has searched twelve problems. To come within 1 % on the next product,
+    the same problems take four fifths of the trials that they take without, at most.
     """
 
     def elsewhere(config: Config, sizes: Mapping[str, float]) -> float | None:
