@@ -279,6 +279,25 @@ def test_small_files_are_joined(path: Path) -> None:
     assert rows(path) == before
 
 
+def test_a_small_file_that_has_all_of_the_others_stays(tmp_path: Path) -> None:
+    """A session that went on after it was packed: its second file is what joining both makes, to the last byte."""
+    path = tmp_path / "grown.sqlite3"
+    with TuningDatabase(path) as database:
+        session, row = begin(database), problem(database)
+        for number in range(2):
+            image = database.evidence.image_id(f"image_{number}", f"BLOCK_M={number}", f"{number}" * 64)
+            database.evidence.record(Measurement(row, image, session, "sweep", "ok", 10.0, [10.0]))
+            database.conclude()
+    assert len(sessions(path)) == 2
+    before = rows(path)
+    with TuningDatabase(path) as database:
+        assert database.repack() == 2
+    assert len(sessions(path)) == 1
+    (archive.folder_of(path) / local.NAME).unlink()
+    assert rows(path) == before
+    assert len(before["measurement"]) == 2
+
+
 def test_decisions_need_no_evidence(path: Path, tmp_path: Path) -> None:
     """Code generation reads the one file, and leaves nothing beside it; who measures is told what is missing."""
     alone = tmp_path / "alone" / path.name

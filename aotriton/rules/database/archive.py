@@ -75,19 +75,23 @@ def unpacked(file: File, at: str) -> list[int]:
     return [int(row[0]) for row in file.execute(sql)]
 
 
-def pack(file: File, at: str, folder: Path, sessions: Sequence[int]) -> None:
-    """Writes these sessions, which are in the database attached as ``at``, as one more file. Within a transaction."""
+def pack(file: File, at: str, folder: Path, sessions: Sequence[int]) -> Path | None:
+    """Writes these sessions, which are in the database attached as ``at``, as one more file, and returns it; None where
+    there are none. Within a transaction.
+    """
     if not sessions:
-        return
+        return None
     content = _content(file, at, sessions)
     lines = [
         {f"{table}.{column}": values}
         for table, columns in content.items()
         for column, values in ticks.written(columns).items()
     ]
-    _loaded(file, at, _write(folder, str(min(map(str, content["session"]["started"]))), SUFFIX, lines))
+    path = _write(folder, str(min(map(str, content["session"]["started"]))), SUFFIX, lines)
+    _loaded(file, at, path)
     ids = ", ".join(map(str, sessions))
     file.execute(f"UPDATE {at}.session AS s SET packed = {ROWS.format(at=at)} WHERE id IN ({ids})")
+    return path
 
 
 def repack(file: File, at: str, folder: Path) -> int:
@@ -102,8 +106,10 @@ def repack(file: File, at: str, folder: Path) -> int:
     known = tables_of(file.execute, at)
     uuids = {uuid for name in small for uuid in _read(folder / name, known)["session"]["uuid"]}
     found = file.execute(f"SELECT id, uuid FROM {at}.session ORDER BY started, id").fetchall()
-    pack(file, at, folder, [int(id) for id, uuid in found if uuid in uuids])
+    made = pack(file, at, folder, [int(id) for id, uuid in found if uuid in uuids])
     for name in small:
+        if made and name == made.name:  # one of them had all that the others have
+            continue
         (folder / name).unlink()
         file.execute(f"DELETE FROM {at}.archived WHERE name = ?", [name])
     return len(small)
