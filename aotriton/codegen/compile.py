@@ -51,6 +51,8 @@ __all__ = [
     "spec_of",
 ]
 
+WORKSPACE_ALIGNMENT = 256  # bytes; kWorkspaceAlignment in v2src/call/call.h
+
 
 def serve() -> None:
     """Runs a worker: reads requests from stdin and answers them on the original stdout, until stdin closes.
@@ -113,17 +115,23 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
     finally:
         print(said.getvalue(), end="", flush=True)
     binary, made = compiled.asm[arch.image_suffix], compiled.metadata._asdict()
-    if scratch := made.get("global_scratch_size"):
+    scratch = made.get("global_scratch_size") or 0
+    if scratch and not functional.kernel.scratch:
         raise RuntimeError(
-            f"it needs {scratch} bytes of scratch memory for each program, which launches do not provide: a kernel that"
-            f" makes tensor descriptors itself does on {arch.arch}"
+            f"it needs {scratch} bytes of scratch memory for each program, as a kernel that makes tensor descriptors"
+            f" does on {arch.arch}: its description must say scratch=True, so that calls bring a workspace"
+        )
+    if scratch and made["global_scratch_align"] > WORKSPACE_ALIGNMENT:
+        raise RuntimeError(
+            f"it needs scratch memory that is aligned to {made['global_scratch_align']} bytes, and a workspace is to"
+            f" {WORKSPACE_ALIGNMENT}"
         )
     return binary, {
         **_told(spec),
         "entry": made["name"],
         "threads": arch.warp_size * made["num_warps"],
         "shared": made["shared"],
-        "global_scratch": 0,
+        "global_scratch": scratch,
         "descriptors": [
             {"rank": len(row["block_size"]), "swizzle": row["swizzle"], "block": list(row["block_size"])}
             for row in made.get("tensordesc_meta") or []

@@ -171,6 +171,11 @@ class OperatorProgram:
     exact_cells: bool
     cut: int  # a size; -1 for none
     block_table: int  # an operand; -1 for none
+    scratch: bool  # images may need scratch memory, which lies in the workspace
+
+    @property
+    def takes_workspace(self) -> bool:
+        return self.scratch or bool(self.workspace)
 
     @property
     def shared(self) -> tuple[tuple[Code, ...], ...]:
@@ -302,6 +307,7 @@ class _Numbering:
             exact_cells=operator.exact_cells,
             cut=self._place("size", operator.cut, list(operator.sizes), "cut") if operator.cut else -1,
             block_table=self.slots.index(operator.block_table) if operator.block_table else -1,
+            scratch=any(kernel.scratch for kernel in operator.kernels),
         )
         steps, _ = steps_of(made.shared)
         by_name = {kernel.name: kernel for kernel in made.kernels}

@@ -20,7 +20,7 @@ def values(operator: Operator) -> dict[str, Any]:
     for operand in operator.plain_operands:
         optional = optional or operand.optional
         tensors.append((operand.name, optional))
-    if operator.workspace:
+    if operator.takes_workspace:
         tensors.append(("workspace", True))
     features = [operand.name for operand in operator.operands[len(operator.plain_operands) :]]
     scalars = [(scalar.name, *_typed(scalar)) for scalar in operator.scalars if not scalar.internal]

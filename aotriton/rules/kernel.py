@@ -400,6 +400,9 @@ class KernelDescription:
     A kernel may have levels, the values of one of its choices: a level is the set of features that a call can ask an
     image for. Images of level 0 are plain. ``sources`` maps a level to the kernel whose device code serves it, if that
     is not its own.
+
+    ``scratch``: its images may need scratch memory for each of their programs, as those do on NVIDIA that make tensor
+    descriptors. It lies in the call's workspace, so that the operator takes one.
     """
 
     name: str
@@ -426,6 +429,7 @@ class KernelDescription:
     timed: bool = True
     source: str = ""
     sources: Mapping[int, str] = field(default_factory=dict)
+    scratch: bool = False
 
     def __post_init__(self) -> None:
         identifier("a kernel's name", self.name)

@@ -205,6 +205,11 @@ class Operator:
         return tuple(dict.fromkeys(operand for backend in self.backends for operand in backend.workspace))
 
     @property
+    def takes_workspace(self) -> bool:
+        """Whether calls may bring a workspace: for tensors, or for the scratch memory of images."""
+        return bool(self.workspace) or any(kernel.scratch for kernel in self.kernels)
+
+    @property
     def derived_sizes(self) -> tuple[str, ...]:
         """The names of the sizes that backends derive, without duplicates: two backends may derive the same one."""
         return tuple(dict.fromkeys(one.name for backend in self.backends for one in backend.sizes))

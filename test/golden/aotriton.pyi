@@ -52,8 +52,17 @@ def launch(
     scalars: dict[str, float] = {},
     sizes: dict[str, int] = {},
     *,
+    workspace: _Tensor | None = None,
     stream: int | None = None,
 ) -> None: ...
+def workspace_size(
+    candidate: Candidate,
+    operands: dict[str, _Tensor],
+    scalars: dict[str, float] = {},
+    sizes: dict[str, int] = {},
+    *,
+    stream: int | None = None,
+) -> int: ...
 def release(candidate: Candidate) -> None: ...
 def scale(
     x: _Tensor,

@@ -1,4 +1,4 @@
-// Images: unpacking, damage, scratch memory, descriptors that do not match the host code, and candidates.
+// Images: unpacking, damage, descriptors that do not match the host code, and candidates with their scratch memory.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -332,12 +332,32 @@ TEST("a candidate for wider tensors than the call's, or for any strides, may run
   CHECK_EQ(recording.launches.size(), 1u);
 }
 
-TEST("an image that needs scratch memory, or has other descriptors than the host code passes, is not launched") {
+TEST("a candidate's workspace is its scratch memory, and no launch is without") {
   Recording& recording = start("cuda");
-  Small scratch(attn_fwd_operator, "attn_fwd");
+  Small scratch(attn_fwd_operator, "attn_fwd"), none(attn_fwd_operator, "attn_fwd");
   scratch.image.global_scratch = 512;
-  CHECK_EQ(run_fwd(scratch, fwd_call()), Error::not_supported);
-  CHECK_CONTAINS(last_error_message(), "candidate: needs scratch memory");
+  const attn_fwd_params p = fwd_call();
+  Call call = call_of(p);
+  size_t bytes = 1;
+  CHECK_EQ(workspace_size(none, call, {}, &bytes), Error::success);
+  CHECK_EQ(bytes, 0u);
+  CHECK_EQ(workspace_size(scratch, call, {}, &bytes), Error::success);
+  CHECK_EQ(bytes, 7u * 4 * 2 * 512);  // for each program
+  CHECK_EQ(run(scratch, call, {}), Error::workspace_too_small);
+  CHECK_CONTAINS(last_error_message(), "attn_fwd: workspace is null, 28672 bytes are needed");
+  call.workspace = pointer(address_of(10));
+  call.workspace_size = bytes - 1;
+  CHECK_EQ(run(scratch, call, {}), Error::workspace_too_small);
+  CHECK(recording.launches.empty());
+  call.workspace_size = bytes;
+  CHECK_EQ(run(scratch, call, {}), Error::success);
+  const RecordedLaunch& launch = recording.launches.at(0);
+  CHECK_EQ(launch.argument<void*>(launch.arguments.size() - 2), call.workspace);
+  CHECK_EQ(launch.argument<void*>(launch.arguments.size() - 1), nullptr);
+}
+
+TEST("an image that has other descriptors than the host code passes is not launched") {
+  Recording& recording = start("cuda");
   for (const uint16_t count : {3, 5}) {
     Small wrong(attn_fwd_operator, "attn_fwd");
     wrong.choose("ADDRESSING", "descriptor");

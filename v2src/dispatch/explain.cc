@@ -162,7 +162,9 @@ void add_call_facts(ChosenCall chosen, size_t kernel, KernelChoice* choice) noex
     state = {"", "", "", "", 0, !backends[i].workspace.empty()};
     if (!unserved.why) {
       choice->backends_predicted_us[i] = predicted(backends[i], selections);
-      state.total_us = total_of(std::span(selections, backends[i].kernels.size()));
+      const std::span selected(selections, backends[i].kernels.size());
+      state.total_us = total_of(selected);
+      for (const Selection& one : selected) state.needs_workspace |= one.entry().image->global_scratch != 0;
       continue;
     }
     state.refusal = unserved.why;

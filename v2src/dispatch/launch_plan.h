@@ -12,6 +12,7 @@ struct KernelPlan {
   bool has_programs;
   uint32_t grid[3];
   int64_t numbers[kMaxNumbers];  // i32, i64 and packed arguments, in their order
+  size_t scratch;                // where its scratch memory begins in the workspace, of an image that needs any
 };
 
 // The launch of a kernel whose operands and derived sizes are set. `steps`: the values of the operator's steps for the

@@ -416,6 +416,7 @@ Misfit plan_launches(Call& call, const Survey& survey, Dispatch* dispatch) {
     const Entry& entry = dispatch->kernels[i].entry();
     misfit =
         plan_kernel(call, *backend.kernels[i], *entry.image, entry.tunables, gpu, &survey.steps(), &dispatch->plans[i]);
+    if (!misfit) misfit = add_scratch(*entry.image, &dispatch->plans[i], &dispatch->workspace);
   }
   return misfit;
 }

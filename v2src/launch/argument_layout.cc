@@ -55,11 +55,9 @@ class ArgumentLayout::Draft {
       AOTRITON_TRY(add(argument, part));
       if (!fits()) return fail(Error::not_supported, "%s: takes too many arguments", image.name);
     }
-    note(sizeof(void*));  // global scratch
+    add_scratch(image);
     note(sizeof(void*));  // profile scratch
     if (!fits()) return fail(Error::not_supported, "%s: takes too many arguments", image.name);
-    if (image.global_scratch)
-      return fail(Error::not_supported, "%s: needs scratch memory, which is not provided", image.name);
     if (maps_ != image.descriptor_count)
       return fail(Error::damaged_image, "%s: takes %d descriptors, its description has %d", image.name,
                   image.descriptor_count, static_cast<int>(maps_));
@@ -172,6 +170,16 @@ class ArgumentLayout::Draft {
     return Error::success;
   }
 
+  // The pointer to the programs' scratch memory, which lies in the workspace; null where the image needs none.
+  void add_scratch(const Image& image) {
+    if (!image.global_scratch) {
+      note(sizeof(void*));
+      return;
+    }
+    if (filled_) filled_->pointers[pointers] = {static_cast<uint16_t>(arguments), kWorkspaceSlot, false, 0};
+    follow(Follows::scratch, note(sizeof(void*)), 0, 0, Source::kNoNumber, pointers++);
+  }
+
   const Call& call_;
   const bool in_workspace_;
   const Driver& driver_;
@@ -267,6 +275,11 @@ Error ArgumentLayout::write(const Call& call, std::span<const Part> parts,
   for (const Source& one : sources(Follows::i32))
     put(to + one.at, static_cast<int32_t>(parts[one.launch].plan->numbers[one.number]));
   for (const Source& one : sources(Follows::i64)) put(to + one.at, parts[one.launch].plan->numbers[one.number]);
+  for (const Source& one : sources(Follows::scratch)) {
+    const size_t begin = parts[one.launch].plan->scratch;
+    put(to + one.at, static_cast<char*>(call.workspace) + begin);
+    pointers[one.pointer].offset = begin;
+  }
   for (const Follows what : {Follows::map, Follows::packed_map, Follows::flat_map})
     for (const Source& one : sources(what)) {
       note_workspace(one);

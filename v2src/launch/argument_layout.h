@@ -17,8 +17,8 @@ struct Part {
 };
 
 // What an argument follows. `flat_map` could be packed, but is not in these calls.
-enum class Follows : uint8_t { stride, data, real, i32, i64, map, packed_map, flat_map };
-inline constexpr size_t kFollows = 8;
+enum class Follows : uint8_t { stride, data, real, i32, i64, map, packed_map, flat_map, scratch };
+inline constexpr size_t kFollows = 9;
 
 // An argument that is not the same in all calls; of a tensor map the first one, with its sizes and strides behind.
 struct Source {
@@ -39,8 +39,8 @@ class ArgumentLayout {
   ArgumentLayout(const ArgumentLayout&) = delete;
   ArgumentLayout& operator=(const ArgumentLayout&) = delete;
 
-  // That of a call's launches; `in_workspace`: it has a workspace. not_supported where a kernel takes more than drivers
-  // pass, or what the driver does not have; damaged_image; out_of_memory. To be destroyed.
+  // That of a call's launches; `in_workspace`: tensors lie in the call's workspace. not_supported where a kernel takes
+  // more than drivers pass, or what the driver does not have; damaged_image; out_of_memory. To be destroyed.
   static Error make(const Call& call, std::span<const Part> parts, bool in_workspace, const Driver& driver,
                     ArgumentLayout** made) noexcept;
   static void destroy(ArgumentLayout* layout) noexcept;

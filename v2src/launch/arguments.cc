@@ -54,6 +54,15 @@ void Builder::begin(const Call& call, const Device& device) noexcept {
   data_[operands] = call.workspace;
 }
 
+Error Builder::take_workspace(const Call& call, size_t bytes) noexcept {
+  made_.workspace_bytes = bytes;
+  if (!bytes) return Error::success;
+  if (call.workspace && call.workspace_size < bytes)
+    return fail(Error::workspace_too_small, "%s: workspace has %zu bytes, %zu are needed", call.info->name,
+                call.workspace_size, bytes);
+  return check_workspace(*call.info, call.workspace, bytes, data_, extents_);
+}
+
 Result<BuiltCall> Builder::build_chunks(const ChunkedCall& chunks, const Device& device,
                                         Prepared* const (&prepared)[2]) noexcept {
   const Call& call = *chunks.whole();
@@ -81,12 +90,7 @@ Result<BuiltCall> Builder::build(ChosenCall chosen, const Device& device, Stream
   const Call& call = chosen.call();
   const Dispatch& dispatch = chosen.dispatch();
   begin(call, device);
-  made_.workspace_bytes = dispatch.workspace.bytes;
-  if (made_.workspace_bytes && call.workspace && call.workspace_size < made_.workspace_bytes)
-    return fail(Error::workspace_too_small, "%s: workspace has %zu bytes, %zu are needed", call.info->name,
-                call.workspace_size, made_.workspace_bytes);
-  if (made_.workspace_bytes)
-    AOTRITON_TRY(check_workspace(*call.info, call.workspace, made_.workspace_bytes, data_, extents_));
+  AOTRITON_TRY(take_workspace(call, dispatch.workspace.bytes));
   const std::span<const KernelInfo* const> kernels = dispatch.chosen().kernels;
   Part parts[kMaxKernels];
   size_t count = 0;
@@ -106,7 +110,11 @@ Result<BuiltCall> Builder::build(CheckedCall call, const Device& device, const K
   KernelPlan plan;
   if (const Misfit misfit = plan_kernel(*call, kernel, image, tunables, device.facts.gpu, nullptr, &plan))
     return refuse(*call, misfit);
+  Workspace workspace;
+  workspace.bytes = 0;  // the caller has each of its tensors where it likes
+  if (const Misfit misfit = add_scratch(image, &plan, &workspace)) return refuse(*call, misfit);
   begin(*call, device);
+  AOTRITON_TRY(take_workspace(*call, workspace.bytes));
   const Part part = {&kernel, &image, &plan, false};
   if (plan.has_programs) AOTRITON_TRY(write(*call, device, {&part, 1}, false, nullptr, stream));
   return BuiltCall(*this);
@@ -119,7 +127,7 @@ Error Builder::write(const Call& call, const Device& device, std::span<const Par
   if (of_program)
     AOTRITON_TRY(find_layout(call, parts, *device.driver));
   else
-    AOTRITON_TRY(lay_out(call, parts, *device.driver, &own_));
+    AOTRITON_TRY(lay_out(call, parts, false, *device.driver, &own_));
   for (size_t i = 0; i < parts.size(); ++i) layout_->launches[i].function = functions[i];
   made_.launch_count = static_cast<uint8_t>(layout_->launch_count);
   made_.argument_count = static_cast<uint16_t>(layout_->argument_count);
@@ -129,20 +137,20 @@ Error Builder::write(const Call& call, const Device& device, std::span<const Par
 }
 
 Error Builder::find_layout(const Call& call, std::span<const Part> parts, const Driver& driver) noexcept {
+  const bool in_workspace = made_.workspace_bytes != 0;
   ArgumentLayout** const end = std::end(layouts_);
-  ArgumentLayout** found = std::find_if(layouts_, end, [&](const ArgumentLayout* one) {
-    return one && one->suits(call, parts, made_.workspace_bytes != 0, driver);
-  });
-  if (found == end) AOTRITON_TRY(lay_out(call, parts, driver, --found));
+  ArgumentLayout** found = std::find_if(
+      layouts_, end, [&](const ArgumentLayout* one) { return one && one->suits(call, parts, in_workspace, driver); });
+  if (found == end) AOTRITON_TRY(lay_out(call, parts, in_workspace, driver, --found));
   layout_ = *found;
   std::rotate(layouts_, found, found + 1);
   return Error::success;
 }
 
-Error Builder::lay_out(const Call& call, std::span<const Part> parts, const Driver& driver,
+Error Builder::lay_out(const Call& call, std::span<const Part> parts, bool in_workspace, const Driver& driver,
                        ArgumentLayout** place) noexcept {
   ArgumentLayout* made;
-  AOTRITON_TRY(ArgumentLayout::make(call, parts, made_.workspace_bytes != 0, driver, &made));
+  AOTRITON_TRY(ArgumentLayout::make(call, parts, in_workspace, driver, &made));
   ArgumentLayout::destroy(*place);
   made->number = ++laid_out_;
   layout_ = *place = made;

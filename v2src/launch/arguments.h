@@ -58,12 +58,15 @@ class Builder {
   static constexpr size_t kLayouts = 8;  // as a thread has operators in turn, and images of each
 
   void begin(const Call& call, const Device& device) noexcept;
+  // Notes that the call needs so many bytes of workspace, which must be there.
+  Error take_workspace(const Call& call, size_t bytes) noexcept;
   // `of_program`: kernels and images are a program's, which are there until the process ends.
   Error write(const Call& call, const Device& device, std::span<const Part> parts, bool of_program,
               const size_t* offsets, Stream stream) noexcept;
   // The layout of these launches, kept or new.
   Error find_layout(const Call& call, std::span<const Part> parts, const Driver& driver) noexcept;
-  Error lay_out(const Call& call, std::span<const Part> parts, const Driver& driver, ArgumentLayout** place) noexcept;
+  Error lay_out(const Call& call, std::span<const Part> parts, bool in_workspace, const Driver& driver,
+                ArgumentLayout** place) noexcept;
 
   Prepared made_;                           // but for what stands behind one
   ArgumentLayout* layout_;                  // of its launches; null where it has none

@@ -63,4 +63,22 @@ Error run(Candidate& candidate, Call& call, Stream stream) noexcept {
   });
 }
 
+Error workspace_size(Candidate& candidate, Call& call, Stream stream, size_t* bytes) noexcept {
+  *bytes = 0;
+  if (!candidate.image.global_scratch) return Error::success;
+  const Result<CheckedCall> checked = check_call(call, Data::needed, true);
+  AOTRITON_TRY(checked.error());
+  return on_device(candidate.image.name, stream, [&](const Device& device) {
+    AOTRITON_TRY(check_fit(candidate, call, device));
+    KernelPlan plan;
+    Workspace workspace;
+    workspace.bytes = 0;
+    Misfit misfit =
+        plan_kernel(call, *candidate.kernel, candidate.image, candidate.tunables, device.facts.gpu, nullptr, &plan);
+    if (!misfit) misfit = add_scratch(candidate.image, &plan, &workspace);
+    *bytes = workspace.bytes;
+    return misfit ? refuse(call, misfit) : Error::success;
+  });
+}
+
 }  // namespace aotriton::v2::inline abi1

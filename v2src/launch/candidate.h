@@ -22,7 +22,11 @@ struct Candidate {
 
 // invalid_argument where the image is for another arch, or for other values of the choices than the call has: an image
 // for wider tensors than the call's, or for any strides, may run. The call has the operands that the kernel takes, the
-// sizes that a backend would derive, and those that no operand has; its other sizes are 0.
+// sizes that a backend would derive, and those that no operand has; its other sizes are 0. Its workspace is the image's
+// scratch memory: workspace_too_small where that lacks.
 Error run(Candidate& candidate, Call& call, Stream stream) noexcept;
+
+// Bytes of workspace that such a launch needs; 0 where the image needs no scratch memory.
+Error workspace_size(Candidate& candidate, Call& call, Stream stream, size_t* bytes) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

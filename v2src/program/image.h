@@ -46,7 +46,7 @@ struct Image {
   uint32_t unpacked_size;       // bytes after zlib inflation; equal to size where the image is stored plainly
   const Image* base = nullptr;  // of the same unpacked size and without a base: data is how the image differs from it
   uint32_t shared;              // dynamic shared memory, bytes
-  uint32_t global_scratch;      // bytes per program
+  uint32_t global_scratch;      // bytes of scratch memory per program
   uint16_t threads;             // per program
   uint8_t level = 0;            // of its functional: which arguments of its kernel it takes
   uint16_t descriptor_count;

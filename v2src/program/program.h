@@ -234,9 +234,12 @@ struct OperatorInfo {
   bool exact_cells;         // a call with all keys at representatives is the problem that was measured for its cell
   uint8_t cut = kNoNumber;  // the size along which a call may be made in chunks; kNoNumber for none
   uint8_t block_table = kNoNumber;      // the operand with the pages of some others; kNoNumber for none
+  bool scratch = false;                 // images of its kernels may need scratch memory, which lies in the workspace
   Error (*check)(Call& call) noexcept;  // the operator's own checks, after the general ones; may be null
 
   size_t slots() const noexcept { return operands.size() + workspace.size(); }
+
+  bool takes_workspace() const noexcept { return scratch || !workspace.empty(); }
 
   // Operands that are no features, which are a run of several at the end that may be left out: all that a caller has to
   // name where it does not ask for features.

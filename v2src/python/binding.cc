@@ -29,7 +29,7 @@ namespace {
 // Python's arguments of a call: operands by position or name, then the workspace where there is one; scalars and
 // features by name. Returns what `stream` was.
 py::object bind(const OperatorInfo& info, BoundCall& call, const py::args& args, const py::kwargs& kwargs) {
-  const size_t operands = info.operands.size(), slots = operands + (info.workspace.empty() ? 0 : 1);
+  const size_t operands = info.operands.size(), slots = operands + info.takes_workspace();
   const size_t by_position = info.plain_operands() + slots - operands;
   if (args.size() > by_position)
     throw py::type_error(std::string(info.name) + " takes " + std::to_string(by_position) +
@@ -83,7 +83,7 @@ std::string signature_of(const OperatorInfo& info) {
     text += std::string(operand.name) + (operand.optional ? "=None, " : ", ");
   };
   for (size_t slot = 0; slot < info.plain_operands(); ++slot) add(info.operands[slot]);
-  if (!info.workspace.empty()) text += "workspace=None, ";
+  if (info.takes_workspace()) text += "workspace=None, ";
   text += "*, ";
   for (size_t slot = info.plain_operands(); slot < info.operands.size(); ++slot) add(info.operands[slot]);
   for (const ScalarInfo& scalar : info.scalars)
@@ -314,11 +314,10 @@ void bind_runtime(py::module_& m) {
       "Number of multiprocessors of the current device.");
 }
 
-// Operands, scalars, and sizes that no operand has, by name.
-void launch_candidate(OwnedCandidate& candidate, const py::dict& operands, const py::dict& scalars,
-                      const py::dict& sizes, const py::object& stream) {
+// Sets operands, scalars, and sizes that no operand has, by name.
+void set_named(BoundCall& call, const OwnedCandidate& candidate, const py::dict& operands, const py::dict& scalars,
+               const py::dict& sizes) {
   const OperatorInfo& info = candidate.info();
-  BoundCall call(info);
   for (const auto& [key, tensor] : operands) {
     const auto name = py::cast<std::string>(key);
     const int slot = find_slot(info, name);
@@ -339,7 +338,23 @@ void launch_candidate(OwnedCandidate& candidate, const py::dict& operands, const
   }
   if (const char* const missing = call.missing_scalar())
     throw py::value_error(candidate.name() + " misses its scalar " + missing);
+}
+
+void launch_candidate(OwnedCandidate& candidate, const py::dict& operands, const py::dict& scalars,
+                      const py::dict& sizes, const py::object& workspace, const py::object& stream) {
+  BoundCall call(candidate.info());
+  set_named(call, candidate, operands, scalars, sizes);
+  call.set_workspace(workspace);
   call.run(stream, [&](Call& bound, Stream on) { return run(candidate.get(), bound, on); });
+}
+
+size_t workspace_of_candidate(OwnedCandidate& candidate, const py::dict& operands, const py::dict& scalars,
+                              const py::dict& sizes, const py::object& stream) {
+  BoundCall call(candidate.info());
+  set_named(call, candidate, operands, scalars, sizes);
+  size_t bytes = 0;
+  call.run(stream, [&](Call& bound, Stream on) { return workspace_size(candidate.get(), bound, on, &bytes); });
+  return bytes;
 }
 
 void bind_candidates(py::module_& m) {
@@ -362,9 +377,14 @@ void bind_candidates(py::module_& m) {
       py::arg("candidate"), "Unloads the candidate from every device. No launch of it may be under way.");
   m.def(
       "launch", launch_candidate, py::arg("candidate"), py::arg("operands"), py::arg("scalars") = py::dict(),
-      py::arg("sizes") = py::dict(), py::kw_only(), py::arg("stream") = py::none(),
+      py::arg("sizes") = py::dict(), py::kw_only(), py::arg("workspace") = py::none(), py::arg("stream") = py::none(),
       "Launches a candidate on tensors by the names of its operator's operands and workspace tensors. `sizes`: those\n"
-      "that none of the tensors has, such as the rows of keys in pages.");
+      "that none of the tensors has, such as the rows of keys in pages. `workspace`: as many bytes as "
+      "workspace_size()\n"
+      "says, for the image's programs alone; null is refused where there are any.");
+  m.def("workspace_size", workspace_of_candidate, py::arg("candidate"), py::arg("operands"),
+        py::arg("scalars") = py::dict(), py::arg("sizes") = py::dict(), py::kw_only(), py::arg("stream") = py::none(),
+        "Bytes of scratch memory that this launch() of a candidate needs: its image's, for each program of the grid.");
 }
 
 }  // namespace
