@@ -40,6 +40,7 @@ TABLE = {
         "dask",
         "distributed",
         "rich",
+        "triton",
     },
     "codegen": {
         "aotriton",

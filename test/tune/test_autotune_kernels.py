@@ -16,7 +16,7 @@ from test_measure import FakeGpu
 from triton import language as tl
 
 import aotriton
-from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, compile_images
+from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules import family
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.expression import Environment, evaluate
@@ -463,34 +463,6 @@ def test_there_may_be_many_sizes() -> None:
     assert [key.name for key in one._description.tuning_keys] == ["a", "b", "c", "d"]
     assert [best.sizes["b"] for best in one.winners] == [2, 4]
     assert one.best(a=2, b=3, c=4, d=8, e=99) is one.winners[1]
-
-
-DESCRIPTORS: dict[str, Any] = {
-    "inputs": {"x": "bf16[rows, columns]"},
-    "results": {"out": "bf16[rows, columns]"},
-    "sizes": {"rows": 256, "columns": 256},
-    "grid": ("cdiv(rows, BLOCK)", "cdiv(columns, BLOCK)"),
-    "options": OPTIONS,
-}
-
-
-def test_descriptors_that_a_kernel_makes_are_refused_by_name(tmp_path: Path) -> None:
-    """On NVIDIA they lie in memory that launches do not provide, and configs without them win; on AMD there are
-    pointers in their place.
-    """
-    space = {"BLOCK": (64,), "MAKES": (True, False)}
-    one = described(kernels.by_descriptors, **DESCRIPTORS, space=space, folder=tmp_path / "descriptors").tune()
-    assert one.config == {"BLOCK": 64, "MAKES": False}
-    (kernel,) = family.add(one.folder).kernels
-    config = {"BLOCK": 64, "MAKES": 1}
-    specs = [ImageSpec.of(next(kernel.functionals(arch)), config, {}) for arch in ("sm_90", "gfx942")]
-    found = {one.functional.arch: result for one, result in compile_images(specs, ImageStore(tmp_path / "store"), 2)}
-    assert isinstance(found["gfx942"], CompiledImage)
-    assert isinstance(found["sm_90"], CompileFailure)
-    assert "256 bytes of scratch memory for each program, which launches do not provide" in found["sm_90"].message
-    alone = described(kernels.by_descriptors, **DESCRIPTORS, space=space | {"MAKES": (True,)})
-    with pytest.raises(RuntimeError, match=r"no config won at rows=256 columns=256: .*scratch memory for each program"):
-        alone.tune()
 
 
 FOLLOWING: dict[str, Any] = {

@@ -20,7 +20,7 @@ from aotriton.codegen.store import write_atomically
 from aotriton.rules.binning import bin_text
 from aotriton.rules.image import TRITON_VERSION, config_values
 from aotriton.rules.judge import judge
-from aotriton.tune.autotune import graph
+from aotriton.tune.autotune import graph, jit
 from aotriton.tune.autotune.call import Call
 from aotriton.tune.autotune.declaration import followed
 from aotriton.tune.autotune.describe import Described
@@ -154,8 +154,17 @@ class Tuned:
         call = Call.of(self._operator, arguments, named)
         config = self.best(**call.sizes).config
         grid, values = call.launch(config, self._described.constants_at(call.sizes))
-        launch = self.kernel if self._description.called else self.kernel[grid]
-        launch(**values, **config)
+        if self._description.called:
+            self.kernel(**values, **config)
+        else:
+            self._launch(grid, {**values, **config})
+
+    def _launch(self, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
+        """Launches the kernel of Triton's JIT with all of its arguments."""
+        if self._description.scratch:
+            jit.with_scratch(self.kernel[grid], arguments)
+        else:
+            self.kernel[grid](**arguments)
 
     def _call_in_graph(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         """The call as torch.compile traces it, which looks at no more than names: what does not fit is said when the
@@ -208,7 +217,7 @@ class Tuned:
             return
         own, values = call.launch(config, self._described.constants_at(call.sizes))
         options = {name: value for name, value in named.items() if name not in (*names, *config)}
-        self.kernel[own](**values, **config, **options)
+        self._launch(own, {**values, **config, **options})
 
     def export(self, folder: str | os.PathLike[str]) -> Path:
         """A copy of the family, for aotriton_add_family() of CMake: the winners become images with a C++ header. The

@@ -46,6 +46,11 @@ class UserKernel:
     def called(self) -> bool:
         return self.provider is not None and self.provider.called
 
+    @property
+    def makes_descriptors(self) -> bool:
+        """Whether the device code names what makes tensor descriptors, in Triton or Gluon."""
+        return self.provider is None and "make_tensor_descriptor" in self.source
+
 
 def read_kernel(kernel: Any, provider: str | None = None, space: Collection[str] = ()) -> UserKernel:
     """Reads ``kernel``: a triton.jit or Gluon function, alone or within triton.autotune and triton.heuristics, the path

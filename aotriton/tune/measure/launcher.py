@@ -191,7 +191,12 @@ class GpuLauncher:
         if kernel.called:
             return partial(candidate, **operands, **scalars)
         sizes = sizes_of(data)
-        return lambda: self.binding.launch(candidate, operands, scalars, sizes, stream=stream)
+        launch = partial(self.binding.launch, candidate, operands, scalars, sizes, stream=stream)
+        if not kernel.scratch:
+            return launch
+        needed = self.binding.workspace_size(candidate, operands, scalars, sizes, stream=stream)
+        # Launches follow each other on one stream, and each program begins anew, so they may share it.
+        return partial(launch, workspace=self.torch.empty(needed, dtype=self.torch.uint8, device="cuda"))
 
     def check(self, opened: Opened) -> Check:
         return self._check(opened, self._data)
