@@ -505,6 +505,14 @@ class KernelDescription:
     def _hash(self) -> int:
         return hash((self.name, self.functional_count))  # some of the fields are dictionaries
 
+    def blocks(self, constexprs: Mapping[str, object]) -> dict[str, list[int]]:
+        """The sides, in elements, of the block of each tensor that has one; ``constexprs`` has the values of the whole
+        numbers that they follow from. KeyError names one that is not there.
+        """
+        numbers = {name: value for name, value in constexprs.items() if isinstance(value, int)}
+        tensors = (one for one in self.arguments if isinstance(one, Tensor))
+        return {one.name: block_of(one.block, numbers) for one in tensors if one.block is not None}
+
     @property
     def function(self) -> str:
         """The name of the module and of the function with its device code; of level 0, if it has levels."""

@@ -1,4 +1,6 @@
-"""Tensor descriptors of kernels that aotriton.autotune describes: those that a kernel makes, in scratch memory."""
+"""Tensor descriptors of kernels that aotriton.autotune describes: those that a kernel makes itself, in scratch memory,
+and those that its caller passes.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 import triton
 from ctest_environment import on_standin_driver
-from kernel_package import kernels
+from kernel_package import descriptors, kernels
 from test_autotune_kernels import OPTIONS, Recorder, described, surroundings, tensor
 from triton.runtime import _allocation
 
@@ -20,6 +22,9 @@ from aotriton.codegen.render import render
 from aotriton.rules import family
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.autotune.tuned import Best, Tuned
+from aotriton.tune.autotune.tuning import DrawnTuning
+from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import Wish, problems
 
 pytestmark = pytest.mark.usefixtures(surroundings.__name__)
 
@@ -196,3 +201,189 @@ def test_the_jit_gets_scratch_memory_from_torch(monkeypatch: pytest.MonkeyPatch)
         assert plain.given == ["own"]
     finally:
         triton.set_allocator(before)
+
+
+def product(a: Any, b: Any) -> Any:
+    return a @ b.T
+
+
+PRODUCT: dict[str, Any] = {
+    "inputs": {"a": "bf16[M, K]", "b": "bf16[N, K]"},
+    "results": {"c": "bf16[M, N]"},
+    "sizes": {"M": 512, "N": (256, 512), "K": 128},
+    "reference": product,
+    "grid": ("cdiv(M, BLOCK_M)", "cdiv(N, BLOCK_N)"),
+    "space": {"BLOCK_M": (64, 128), "BLOCK_N": (64,), "BLOCK_K": (64,), "num_warps": (4,)},
+    "options": OPTIONS,
+}
+BLOCKS = {"a": ["BLOCK_M", "BLOCK_K"], "b": ["BLOCK_N", "BLOCK_K"], "c": ["BLOCK_M", "BLOCK_N"]}
+TILES = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 64}
+
+
+@pytest.mark.parametrize("name", ["persistent", "softmax"])
+def test_real_kernels_make_descriptors(tmp_path: Path, name: str) -> None:
+    """A persistent product with three of them, and a softmax with two, need 128 bytes for each."""
+    if name == "persistent":
+        space = {"PROGRAMS": (132,), **PRODUCT["space"]}
+        one = described(
+            descriptors.persistent, **PRODUCT | {"space": space, "grid": "PROGRAMS"}, folder=tmp_path / "made_c"
+        )
+        config = {"PROGRAMS": 132, **TILES}
+    else:
+        rows = {"rows": 256, "columns": 1000}
+        inputs, space = {"x": "bf16[rows, columns]", "COLUMNS": "next_power_of_2(columns)"}, {"ROWS": (4,)}
+        changes = {"inputs": inputs, "sizes": rows, "space": space, "grid": "cdiv(rows, ROWS)"}
+        one, config = described(descriptors.softmax, **MADE | changes, folder=tmp_path / "made_out"), {"ROWS": 4}
+    (image,) = images_of(one, tmp_path / "store", config, "sm_90")
+    assert image.metadata["global_scratch"] == (384 if name == "persistent" else 256)
+
+
+PASSED = """
+import ctypes, json
+import aotriton
+from test_binding import Tensor
+
+driver = ctypes.CDLL("libcuda.so.1")
+driver.fake_cuda_calls.restype = ctypes.c_char_p
+given = json.loads({given!r})
+candidate = aotriton.Candidate(given["program"], open(given["binary"], "rb").read(), given["metadata"], given["config"])
+seen = []
+# A map, two sizes and two strides for each, then M, N and K: K is the last of them.
+ctypes.c_int.in_dll(driver, "fake_cuda_argument").value = 17
+for m, n, k in ((496, 256, 128), (496, 256, 120), (496, 256, 124)):
+    shapes = {{"a": (m, k), "b": (n, k), "c": (m, n)}}
+    operands = {{name: Tensor(*shape, address=(1 + place) << 32) for place, (name, shape) in enumerate(shapes.items())}}
+    driver.fake_cuda_calls()
+    try:
+        aotriton.launch(candidate, operands)
+        seen.append([one.decode(errors="replace").split() for one in driver.fake_cuda_calls().split(b";")])
+    except aotriton.AotritonError as error:
+        seen.append(str(error))
+print(json.dumps(seen))
+"""
+
+
+def test_callers_descriptors_are_tensor_maps(tmp_path: Path) -> None:
+    """The image has the blocks of its config, in boxes as wide as a swizzled row; the binding makes the maps. A tensor
+    whose rows a map cannot describe is refused, and so is an arch without tensor maps.
+    """
+    pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
+    one = described(descriptors.by_host, **PRODUCT, descriptors=BLOCKS, folder=tmp_path / "passed")
+    assert one._description.archs == ("sm_90",)
+    (image,) = images_of(one, tmp_path / "store", TILES, "sm_90")
+    assert image.metadata["global_scratch"] == 0
+    assert [row["block"] for row in image.metadata["descriptors"]] == [[128, 64], [64, 64], [128, 64]]
+    binary = tmp_path / "image"
+    binary.write_bytes(image.binary)
+    (operator,) = family.add(one.folder).operators
+    program = launch_program(operator.lead, operator)
+    given = {"program": program, "binary": str(binary), "metadata": image.metadata, "config": TILES}
+    whole, aligned, refused = on_standin_driver(PASSED.format(given=json.dumps(given)))
+    assert isinstance(whole, list), whole
+    (launch,) = (call for call in whole if call and call[0] == "launch")
+    assert (launch[2], launch[6]) == ("4,4,1", "128")
+    assert sum(call[:1] == ["encode"] for call in whole) == 3
+    assert "K must be a multiple of 16" in aligned
+    assert "has ADDRESSING=descriptor, the call has 0" in refused  # which is general
+
+
+def test_further_checks_keep_rows_that_a_map_describes(tmp_path: Path) -> None:
+    """Also where the kernel takes no number of which all images know that it is a multiple of 16. It is tuned."""
+    declared = MADE | {"grid": ("cdiv(rows, 32)", "cdiv(columns, BLOCK)"), "space": {"BLOCK": (64,)}}
+    blocks = {"x": [32, "BLOCK"], "out": [32, "BLOCK"]}
+    one = described(descriptors.scaled, **declared, descriptors=blocks, folder=tmp_path / "scaled").tune()
+    assert one.config == {"BLOCK": 64}
+    made = family.add(one.folder)
+    own = tuning(made.name)
+    assert isinstance(own, DrawnTuning)
+    (problem,) = problems(made.kernels, "sm_90", 132, Wish())
+    assert own.smaller(problem) == {"rows": 255, "columns": 240}
+
+
+def test_blocks_must_be_described() -> None:
+    """What is wrong with ``descriptors`` is said at once."""
+    space = PRODUCT["space"] | {"KIND": ("one", "two")}
+    for changes, message in (
+        ({"descriptors": {"d": ["BLOCK_M", 64]}}, "descriptors: d is no tensor of inputs or results"),
+        ({"descriptors": {"a": ["BLOCK_M"]}}, "descriptors: a has 2 dimensions, and its block is"),
+        ({"descriptors": {"a": "BLOCK_M"}}, "descriptors: a has 2 dimensions, and its block is 'BLOCK_M'"),
+        ({"descriptors": {"a": ["BLOCK_M", "M"]}}, "descriptors: a: 'M' is no expression"),
+        ({"descriptors": {"a": ["BLOCK_M", "KIND"]}, "space": space}, "space: KIND is no constexpr of by_host"),
+        (
+            {"descriptors": BLOCKS, "inputs": {"a": "i32[M, K]", "b": "bf16[N, K]"}},
+            "descriptors: a is of i32, and may be of fp16, bf16, fp32",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            described(descriptors.by_host, **PRODUCT | changes)
+
+
+def test_an_authors_hook_sets_the_blocks_that_are_described() -> None:
+    """Hooks of configs are checked, and not run: those that do anything else are refused."""
+    given = PRODUCT | {"space": None}
+    one = described(descriptors.with_hooks, **given, descriptors=BLOCKS)
+    assert [config["BLOCK_M"] for config in one._declared.configs] == [64, 128, 128]
+    wrong = BLOCKS | {"c": ["BLOCK_M", 64]}
+    for kernel, blocks, message in (
+        (descriptors.with_hooks, {}, "kernel: its configs have a pre_hook, which may only set the blocks"),
+        (descriptors.with_hooks, wrong, r"makes the block of c \[128, 128\], and `descriptors` says \[128, 64\]"),
+        (
+            descriptors.with_hooks,
+            {"a": BLOCKS["a"]},
+            "may only set the block_shape of tensors that `descriptors` names",
+        ),
+        (descriptors.clearing, BLOCKS, "may only set the block_shape .* has no attribute 'zero_'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            described(kernel, **given, descriptors=blocks)
+
+
+def test_a_call_takes_tensors_or_descriptors() -> None:
+    """The kernel gets descriptors with the blocks of the best config, whatever blocks the caller's have."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    inner = Recorder()
+    one = tuned(descriptors.by_host, inner, {**TILES, "num_warps": 4}, **PRODUCT, descriptors=BLOCKS)
+    a, b, c = (torch.zeros(*shape, dtype=torch.bfloat16) for shape in ((512, 128), (256, 128), (512, 256)))
+    of_a, of_b, of_c = (TensorDescriptor.from_tensor(one, [16, 16]) for one in (a, b, c))
+    flat = TensorDescriptor(a.view(-1), [512, 128], [128, 1], [1, 16])
+    one(a, b, c)
+    one(of_a, of_b, c=of_c)
+    one(flat, b, c)
+    one[(1,)](of_a, of_b, of_c, 512, 256, 128, BLOCK_M=64, BLOCK_N=64, BLOCK_K=64)
+    with pytest.raises(ValueError, match="a: it has no tensor descriptor: strides must be 16-byte aligned"):
+        one(a.view(-1)[: 512 * 124].view(512, 124), b.view(-1)[: 256 * 124].view(256, 124), c)
+    assert len(inner.launched) == 4
+    for grid, _, named in inner.launched:
+        assert grid == (4, 4, 1)
+        assert [named[name].block_shape for name in "abc"] == [[128, 64], [64, 64], [128, 64]]
+        assert [tuple(named[name].shape) for name in "abc"] == [(512, 128), (256, 128), (512, 256)]
+        assert [named[name].base.data_ptr() for name in "abc"] == [one.data_ptr() for one in (a, b, c)]
+    assert of_a.block_shape == [16, 16]
+
+
+def test_a_descriptor_that_was_not_described_is_refused() -> None:
+    """Where the kernel takes pointers; of other fixed blocks; with another padding."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    x, out = (torch.zeros(240, 256, dtype=torch.bfloat16) for _ in range(2))
+    made = tuned(kernels.by_descriptors, Recorder(), {"BLOCK": 64, "MAKES": True}, **MADE)
+    with pytest.raises(ValueError, match="x is a tensor descriptor, and `descriptors` does not name it"):
+        made(TensorDescriptor.from_tensor(x, [32, 64]), out)
+    declared = MADE | {"grid": ("cdiv(rows, 32)", "cdiv(columns, BLOCK)"), "space": {"BLOCK": (64,)}}
+    blocks = {"x": [32, "BLOCK"], "out": [32, "BLOCK"]}
+    inner = Recorder()
+    fixed = tuned(descriptors.scaled, inner, {"BLOCK": 64}, **declared, descriptors=blocks)
+    fixed(TensorDescriptor.from_tensor(x, [32, 16]), out)
+    assert [inner.launched[0][2][name].block_shape for name in ("x", "out")] == [[32, 64]] * 2
+    with pytest.raises(ValueError, match=r"x has blocks of \[16, 64\], and was tuned with 32 along dimension 0"):
+        fixed(TensorDescriptor.from_tensor(x, [16, 64]), out)
+    with pytest.raises(ValueError, match="x is padded with nan, and was tuned with zero"):
+        fixed(TensorDescriptor.from_tensor(x, [32, 64], padding="nan"), out)
+    fixed._original = author = Recorder()
+    of_x, of_out = TensorDescriptor.from_tensor(x, [16, 64]), TensorDescriptor.from_tensor(out, [32, 64])
+    with pytest.warns(UserWarning, match=r"x has blocks of \[16, 64\]"):
+        fixed[(1,)](of_x, of_out, BLOCK=64)
+    assert len(author.launched) == 1

@@ -12,6 +12,7 @@ from aotriton.codegen.store import cache_folder
 from aotriton.rules.arch import ARCHS
 from aotriton.tune.autotune.declaration import Space, declaration_of, values_of
 from aotriton.tune.autotune.describe import Described
+from aotriton.tune.autotune.hooks import check_hooks
 from aotriton.tune.autotune.tuned import Tuned
 from aotriton.tune.autotune.user_kernel import read_kernel
 
@@ -26,6 +27,7 @@ def autotune(
     results: Mapping[str, str] | None = None,
     sizes: Mapping[str, int | str | Sequence[int]] | None = None,
     grid: str | int | Sequence[str | int] = (),
+    descriptors: Mapping[str, Sequence[str | int]] | None = None,
     tolerance: float = 0.0,
     prepare: Callable[..., Any] | None = None,
     provider: str | None = None,
@@ -44,6 +46,7 @@ def autotune(
     results: Mapping[str, str] | None = None,
     sizes: Mapping[str, int | str | Sequence[int]] | None = None,
     grid: str | int | Sequence[str | int] = (),
+    descriptors: Mapping[str, Sequence[str | int]] | None = None,
     tolerance: float = 0.0,
     prepare: Callable[..., Any] | None = None,
     provider: str | None = None,
@@ -61,6 +64,7 @@ def autotune(
     results: Mapping[str, str] | None = None,
     sizes: Mapping[str, int | str | Sequence[int]] | None = None,
     grid: str | int | Sequence[str | int] = (),
+    descriptors: Mapping[str, Sequence[str | int]] | None = None,
     tolerance: float = 0.0,
     prepare: Callable[..., Any] | None = None,
     provider: str | None = None,
@@ -85,6 +89,8 @@ def autotune(
     ``space``: values to try, of the kernel's constexprs or macros, and of num_warps, num_stages, maxnreg, waves_per_eu;
     or a list of configs, each with a value of every name. Of a kernel in triton.autotune, its configs are the default.
     ``grid``: programs along x, y and z, as expressions of sizes and the space's constexprs or macros.
+    ``descriptors``: of each tensor that the kernel takes as a TensorDescriptor, the sides of its block, outermost
+    first: whole numbers, or expressions of the space's constexprs and of constants.
     ``folder``: where the family is and the database (default: in the user's cache folder); its name is the family's.
     ``product``: the GPU whose winners are meant, where it is not this machine's. ``options``: more of ``tune.py``'s, as
     ``--scheduler``: then the machines of a cluster tune, and need nothing of the kernel's. ``on_event`` is called with
@@ -100,11 +106,21 @@ def autotune(
         assert reference is not None
         found = read_kernel(kernel, provider, () if space is None else values_of(space))
         declared = declaration_of(
-            found, inputs or {}, results or {}, sizes or {}, space, grid, reference, prepare, tolerance
+            found,
+            inputs or {},
+            results or {},
+            sizes or {},
+            space,
+            grid,
+            descriptors or {},
+            reference,
+            prepare,
+            tolerance,
         )
         described = Described(found, declared, "", tuple(row.arch for row in ARCHS))
         home = Path(folder).resolve() if folder else _default_folder(described)
         described = described.named(home.name)
+        check_hooks(described)
         return Tuned(found.function or kernel, described, home, product, options, kernel, on_event)
 
     return tuned if kernel is None else tuned(kernel).tune()

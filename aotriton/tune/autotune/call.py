@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aotriton.rules.expression import Environment, evaluate
-from aotriton.rules.kernel import Constexpr, Number
+from aotriton.rules.expression import Environment, Expression, evaluate
+from aotriton.rules.kernel import Constexpr, Number, Tensor
 from aotriton.rules.operators import Operator
 from aotriton.tune.problem.dtypes import NAMES
 
@@ -36,8 +36,11 @@ class Call:
         for operand in operator.operands:
             if operand.name not in given:
                 raise TypeError(f"{operator.name}: {operand.name} is not given")
-            shape = tuple(given[operand.name].shape)
-            if len(shape) != len(operand.dims) or not given[operand.name].is_contiguous():
+            tensor = given[operand.name]
+            if hasattr(tensor, "block_shape"):
+                tensor = given[operand.name] = _described(operator, operand.name, tensor)
+            shape = tuple(tensor.shape)
+            if len(shape) != len(operand.dims) or not tensor.is_contiguous():
                 raise ValueError(f"{operator.name}: {operand.name} must be contiguous, [{', '.join(operand.dims)}]")
             for dim, size in zip(operand.dims, shape, strict=True):
                 if sizes.setdefault(dim, size) != size:
@@ -65,7 +68,7 @@ class Call:
             raise ValueError(f"{name}: {error}") from error
         for operand, dtype in dtypes.items():
             declared = NAMES[str(operator.lead.choices[0].values[0]) if dtype == "T" else dtype]
-            if (given := str(arguments[operand].dtype).rpartition(".")[2]) != declared:
+            if (given := str(call.arguments[operand].dtype).rpartition(".")[2]) != declared:
                 raise ValueError(f"{name}: {operand} is of {given}, and was tuned as {declared}")
         for one, wanted in call.values(constants(call.sizes)).items():
             if one not in free and one in arguments and not _equal(arguments[one], wanted):
@@ -95,6 +98,28 @@ class Call:
     @property
     def _whole(self) -> dict[str, int]:
         return {name: value for name, value in self.arguments.items() if isinstance(value, int)}
+
+
+def _described(operator: Operator, name: str, descriptor: Any) -> Any:
+    """The tensor that a TensorDescriptor describes. Its block does not count where that follows from the config.
+
+    ValueError where the kernel takes a pointer in its place, or a descriptor that is filled or cut otherwise.
+    """
+    argument = next(one for one in operator.lead.arguments if isinstance(one, Tensor) and one.operand.name == name)
+    if argument.block is None:
+        raise ValueError(f"{operator.name}: {name} is a tensor descriptor, and `descriptors` does not name it")
+    if descriptor.padding != "zero":
+        raise ValueError(f"{operator.name}: {name} is padded with {descriptor.padding}, and was tuned with zero")
+    for dim, (given, side) in enumerate(zip(descriptor.block_shape, argument.block, strict=False)):
+        if isinstance(side, Expression) and side.code == "constant" and given != side.value:
+            raise ValueError(
+                f"{operator.name}: {name} has blocks of {[*descriptor.block_shape]}, and was tuned with {side.value}"
+                f" along dimension {dim}"
+            )
+    base, shape, strides = descriptor.base, tuple(descriptor.shape), tuple(descriptor.strides)
+    if tuple(base.shape) == shape and tuple(base.stride()) == strides:
+        return base
+    return base.as_strided(shape, strides)
 
 
 def _equal(given: object, wanted: object) -> bool:

@@ -33,6 +33,7 @@ class Declaration:
     space: Mapping[str, Sequence[object]]
     configs: Sequence[Mapping[str, object]]
     grid: str | int | Sequence[str | int]
+    descriptors: Mapping[str, Sequence[str | int]]
     reference: Callable[..., Any]
     prepare: Callable[..., Any] | None
     tolerance: float
@@ -171,6 +172,7 @@ def declaration_of(
     sizes: Mapping[str, int | str | Sequence[int]],
     space: Space | None,
     grid: str | int | Sequence[str | int],
+    descriptors: Mapping[str, Sequence[str | int]],
     reference: Callable[..., Any],
     prepare: Callable[..., Any] | None,
     tolerance: float,
@@ -199,7 +201,9 @@ def declaration_of(
                 f"results: {name} is reset or restored by the kernel's triton.autotune, so it must be among inputs and"
                 " results"
             )
-    made = Declaration(given, constants, results, sizes, values, configs, grid, reference, prepare, tolerance)
+    made = Declaration(
+        given, constants, results, sizes, values, configs, grid, descriptors, reference, prepare, tolerance
+    )
     asked_of = {name: one for name, one in kernel.heuristics.items() if name not in known and name not in inputs}
     if not asked_of:
         return made

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aotriton.codegen.program import MAX_KEYS, launch_program
-from aotriton.rules.arch import ARCHS, FLOATS
+from aotriton.rules.arch import ARCHS, DTYPE_BYTES, FLOATS
 from aotriton.rules.checked import INT32, identifier
 from aotriton.rules.expression import Environment, Expression, constant, evaluate, scalar, tunable
 from aotriton.rules.kernel import Argument, Constexpr, Number, Tensor
@@ -31,6 +31,11 @@ COMPILE_OPTIONS = {
     "maxnreg": ("cuda",),
     "waves_per_eu": ("hip",),
 }
+
+
+# Element types of which the runner makes tensor maps.
+DESCRIBABLE = ("fp16", "bf16", "fp32", "i8", "u8", "fp8e4nv", "fp8e5")
+ROW = 16  # bytes: the rows that a tensor map describes begin at multiples
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,8 @@ class Described:
             "computed": self.computed,
             "configs": declared.numbered_configs,
             "keys": {name: values for name, values in declared.values.items() if name in self.keys},
+            "blocks": self.blocks,
+            "rows": self.rows,
             "fixed": self.fixed,
             "following": declared.following,
             "sizes": declared.sizes,
@@ -184,7 +191,7 @@ class Described:
             return Constexpr(name, values=tuple(map(str, map(constant_text, declared.tried[name]))))
         if name in declared.operands:
             self._check_type(name, kind, f"*{declared.operands[name].dtype}")
-            return Tensor(name, declared.operands[name])
+            return Tensor(name, declared.operands[name], block=self.blocks.get(name))
         if name in declared.scalars:
             dtype = "i32" if name in declared.integers else "fp32"
             self._check_type(name, kind, dtype)
@@ -202,6 +209,38 @@ class Described:
         # Triton's JIT looks at each call for this, here all measured ones must have it; a guard sees to other calls.
         whole = kernel.provider is None and all(one % 16 == 0 for one in measured)
         return Number(name, dtype, value, multiple_of=16 if whole else 1)
+
+    @cached_property
+    def blocks(self) -> dict[str, tuple[Expression, ...]]:
+        """The sides of the block of each tensor that the kernel takes as a tensor descriptor."""
+        kernel, declared, found = self.kernel, self.declared, {}
+        if declared.descriptors and (kernel.provider or kernel.gluon):
+            raise ValueError(f"descriptors: {kernel.name} is not written in Triton")
+        if any(kernel.hooks) and not declared.descriptors:
+            raise ValueError(
+                "kernel: its configs have a pre_hook, which may only set the blocks of tensor descriptors that"
+                " `descriptors` names"
+            )
+        sizes = {name for name, kind in kernel.arguments if kind == CONSTEXPR and name in declared.values}
+        numbers = {name for name in self.tunables if declared.are_numbers(name)}
+        fixed = {name: constant(value) for name, value in declared.constants.items() if type(value) is int}
+        names = fixed | {name: tunable(name) for name in (*sizes, *numbers, *self.computed)}
+        for name, block in declared.descriptors.items():
+            if name not in declared.operands:
+                raise ValueError(f"descriptors: {name} is no tensor of inputs or results")
+            one = declared.operands[name]
+            if one.dtype not in DESCRIBABLE:
+                raise ValueError(f"descriptors: {name} is of {one.dtype}, and may be of {', '.join(DESCRIBABLE)}")
+            if isinstance(block, str) or not isinstance(block, Sequence) or len(block) != len(one.dims):
+                raise ValueError(f"descriptors: {name} has {len(one.dims)} dimensions, and its block is {block!r}")
+            found[name] = tuple(expression(f"descriptors: {name}", side, names) for side in block)
+        return found
+
+    @property
+    def rows(self) -> dict[str, tuple[str, int]]:
+        """Of tensors with descriptors, the size whose multiples their rows are long, and of what."""
+        operands = ((name, self.declared.operands[name]) for name in self.blocks)
+        return {name: (one.dims[-1], ROW // DTYPE_BYTES[one.dtype]) for name, one in operands if len(one.dims) > 1}
 
     def _constant(self, name: str) -> Constexpr:
         """The argument for an input that is compiled in."""

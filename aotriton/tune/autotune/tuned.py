@@ -20,13 +20,14 @@ from aotriton.codegen.store import write_atomically
 from aotriton.rules.binning import bin_text
 from aotriton.rules.image import TRITON_VERSION, config_values
 from aotriton.rules.judge import judge
+from aotriton.rules.kernel import Tensor
 from aotriton.tune.autotune import graph, jit
 from aotriton.tune.autotune.call import Call
 from aotriton.tune.autotune.declaration import followed
 from aotriton.tune.autotune.describe import Described
 from aotriton.tune.autotune.device import product_here
 from aotriton.tune.autotune.tuner import OnEvent, run_tuner
-from aotriton.tune.autotune.tuning import chosen
+from aotriton.tune.autotune.tuning import chosen, of_sizes
 from aotriton.tune.problem.product import is_called
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Tuned:
         self._results = tuple(one.name for one in operands if one.written)
         self._inputs = tuple(one.name for one in operands if not one.written)
         self._numbers = {one.name: one.default for one in self._operator.scalars}
+        self._has_blocks = any(isinstance(one, Tensor) and one.block for one in self._description.arguments)
         self._key = f"{self._name}-{self._digest[:16]}"
         graph.LAUNCHED[self._key] = self
         self._in_graph = graph.operator() if "torch" in sys.modules else None
@@ -160,7 +162,12 @@ class Tuned:
             self._launch(grid, {**values, **config})
 
     def _launch(self, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
-        """Launches the kernel of Triton's JIT with all of its arguments."""
+        """Launches the kernel of Triton's JIT with all of its arguments, of which those with a block become tensor
+        descriptors.
+        """
+        if self._has_blocks:
+            blocks = self._description.blocks(arguments).items()
+            arguments = {**arguments, **{name: jit.descriptor(name, arguments[name], block) for name, block in blocks}}
         if self._description.scratch:
             jit.with_scratch(self.kernel[grid], arguments)
         else:
@@ -278,7 +285,7 @@ class Tuned:
     def _cell_of(self, sizes: Mapping[str, int]) -> tuple[str, str]:
         """The functional and the bin that were measured at these sizes."""
         kernel = self._description
-        pinned = {one.name: chosen(one, sizes) for one in kernel.choices[1:]}
+        pinned = {one.name: chosen(one, sizes) for one in of_sizes(kernel)}
         functional = kernel.functional(kernel.archs[0], T=kernel.choices[0].values[0], **pinned)
         return str(functional), bin_text(kernel.tuning_keys, [sizes.get(key.name, 1) for key in kernel.tuning_keys])
 

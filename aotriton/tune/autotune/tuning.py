@@ -157,6 +157,11 @@ def _asked(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     return function(**{name: given[name] for name in inspect.signature(function).parameters if name in given})
 
 
+def of_sizes(kernel: KernelDescription) -> list[Choice]:
+    """The choices that follow from sizes."""
+    return [one for one in kernel.choices if one.source.code not in ("dtype", "addressing")]
+
+
 def chosen(choice: Choice, sizes: Mapping[str, int]) -> int:
     """The value of a choice that follows from sizes."""
     wanted = evaluate(choice.source, Environment(sizes=sizes))
@@ -185,7 +190,7 @@ class DrawnTuning:
     def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
         """Whether the choices that follow from sizes are those of the cell's."""
         sizes = self._sizes(functional, cell)
-        return all(chosen(one, sizes) == functional[one.name] for one in functional.kernel.choices[1:])
+        return all(chosen(one, sizes) == functional[one.name] for one in of_sizes(functional.kernel))
 
     def shape(self, functional: Functional, cell: Cell, multiprocessors: int, wish: Wish) -> Shape | None:
         return shape_of(**self._sizes(functional, cell))
@@ -228,7 +233,7 @@ class DrawnTuning:
 
     def _stays(self, problem: Problem, sizes: Mapping[str, int]) -> bool:
         """Whether a call of these sizes is of the problem's cell, and has the constants of its images."""
-        choices = problem.kernel.choices[1:]
+        choices = of_sizes(problem.kernel)
         return belongs(problem, sizes) and all(chosen(one, sizes) == chosen(one, problem.sizes) for one in choices)
 
     def _drawn(self, sizes: Mapping[str, int], seed: int) -> DrawnData:

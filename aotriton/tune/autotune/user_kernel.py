@@ -19,6 +19,8 @@ CONSTEXPR = "constexpr"
 BY_SUFFIX = {".cu": "aotriton.codegen.cuda"}  # the provider of a file where none is named
 CALLED = "aotriton.codegen.called"
 
+Hook = Callable[[Mapping[str, object]], object]  # of a config: called with all arguments before a launch
+
 
 @dataclass(frozen=True)
 class UserKernel:
@@ -26,7 +28,8 @@ class UserKernel:
     or nothing. ``origin`` is the file that has it; ``source`` becomes the family's file.
 
     Of a Triton kernel there are the ``defaults`` of arguments, the functions that ``heuristics`` has for them, the
-    ``configs`` that its author tried, and the tensors that this author's tuner resets or restores (``updated``).
+    ``configs`` that its author tried, each with its hook, and the tensors that this author's tuner resets or restores
+    (``updated``).
     """
 
     name: str
@@ -39,6 +42,7 @@ class UserKernel:
     defaults: Mapping[str, object] = field(default_factory=dict)
     heuristics: Mapping[str, Callable[[Mapping[str, object]], object]] = field(default_factory=dict)
     configs: tuple[Mapping[str, object], ...] = ()
+    hooks: tuple[Hook | None, ...] = ()
     pruned: bool = False  # the author's tuner leaves configs out by the call
     updated: tuple[str, ...] = ()
 
@@ -67,11 +71,13 @@ def read_kernel(kernel: Any, provider: str | None = None, space: Collection[str]
         return UserKernel(kernel.__name__, str(inspect.getsourcefile(kernel)), arguments, slice_of(kernel), made)
     inner, pruned = kernel, False
     configs: tuple[Mapping[str, object], ...] = ()
+    hooks: tuple[Hook | None, ...] = ()
     heuristics: dict[str, Callable[[Mapping[str, object]], object]] = {}
     updated: list[str] = []
     while hasattr(inner, "fn") and not hasattr(inner, "params"):
         if hasattr(inner, "configs"):
             configs, pruned = _author_configs(inner), inner.early_config_prune is not None
+            hooks = tuple(one.pre_hook for one in inner.configs)
             updated += [*inner.reset_to_zero, *inner.restore_value]
         else:
             heuristics |= inner.values
@@ -90,6 +96,7 @@ def read_kernel(kernel: Any, provider: str | None = None, space: Collection[str]
         defaults={one.name: one.default for one in parameters if one.default is not one.empty},
         heuristics=heuristics,
         configs=configs,
+        hooks=hooks,
         pruned=pruned,
         updated=tuple(updated),
     )
@@ -99,10 +106,8 @@ def _author_configs(tuner: Any) -> tuple[Mapping[str, object], ...]:
     """The configs of triton.autotune, each with its compiler options."""
     found = []
     for one in tuner.configs:
-        if one.num_ctas != 1 or one.pre_hook or one.ir_override:
-            raise ValueError(
-                f"kernel: its config {one} has clusters, a hook or an IR of its own, which are not supported"
-            )
+        if one.num_ctas != 1 or one.ir_override:
+            raise ValueError(f"kernel: its config {one} has clusters or an IR of its own, which are not supported")
         registers = {} if one.maxnreg is None else {"maxnreg": one.maxnreg}
         found.append({**one.kwargs, "num_warps": one.num_warps, "num_stages": one.num_stages, **registers})
     return tuple(found)
