@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import triton
@@ -23,6 +24,7 @@ from aotriton.rules import family
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.autotune.tuned import Best, Tuned
 from aotriton.tune.autotune.tuning import DrawnTuning
+from aotriton.tune.measure.launcher import GpuLauncher
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Wish, problems
 
@@ -138,6 +140,37 @@ def test_launches_get_scratch_memory(tmp_path: Path) -> None:
         "workspace has 4095 bytes, 4096 are needed",
     ]
     assert [int(text) for text in seen["passed"]] == [0x5000, 0]  # of the last two launches; a profile has none
+
+
+@pytest.mark.parametrize("needed", [4096, 0])
+def test_the_tuner_brings_scratch_memory(tmp_path: Path, needed: int) -> None:
+    """As much as the binding says, allocated once for each image that is opened; kernels that make no descriptors are
+    launched without.
+    """
+    made: list[Any] = []
+    launched: list[Any] = []
+
+    def empty(size: int, **named: Any) -> str:
+        made.append((size, named))
+        return f"{size} bytes"
+
+    def launch(*_: Any, **named: Any) -> None:
+        launched.append(named)
+
+    launcher = GpuLauncher.__new__(GpuLauncher)
+    cuda = SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=7))
+    launcher.torch = cast(Any, SimpleNamespace(cuda=cuda, empty=empty, uint8="uint8"))
+    launcher.binding = cast(Any, SimpleNamespace(launch=launch, workspace_size=lambda *_, stream: needed))
+    data = SimpleNamespace(tensors={"x": "x"}, scalars={}, sizes={"rows": 256, "columns": 256})
+    brings = {"workspace": f"{needed} bytes"}
+    for kernel, declared, brought in ((kernels.by_descriptors, MADE, brings), (kernels.imported, {}, {})):
+        description = described(kernel, **declared)._description
+        bound = launcher.bind(description, "candidate", {"out": "out"}, data)
+        bound()
+        bound()
+        assert launched == [{"stream": 7, **brought}] * 2
+        launched.clear()
+    assert made == [(needed, {"dtype": "uint8", "device": "cuda"})]
 
 
 class Asking(Recorder):
