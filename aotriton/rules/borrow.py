@@ -55,8 +55,8 @@ def filled(
 
     ``winners`` are the kernel's winners on the arch, on all ``products``. A cell that can borrow no winner is left
     out, unless its kernel is not timed: that has one config, while the only config of a timed kernel may have failed.
-    An image whose name is in ``unfit`` is not borrowed if the lender's runners-up have another image: one element type
-    may spill registers where another does not.
+    An image whose name is in ``unfit`` is not borrowed if the lender's runners-up, or else a further product, have
+    another one: one element type may spill registers where another does not.
     """
     texts = {cell: bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}
     by_product: dict[str, _Winners] = {}
@@ -77,8 +77,9 @@ def filled(
         for functional in group:
             level = functional.level
             if level not in markets:
-                of_level = (made for made in lenders if any(one.functional.level == level for one in made))
-                markets[level] = _Market(next(of_level, next(iter(lenders), [])), next(iter(others), []))
+                of_level = [made for made in lenders if any(one.functional.level == level for one in made)]
+                nearest, *further = of_level or lenders[:1] or [[]]
+                markets[level] = _Market(nearest, next(iter(others), []), [one for made in further for one in made])
             market = markets[level]
             borrower = _Borrower(functional, product, unfit)
             rows = found[functional.godel_number] = []
@@ -115,11 +116,12 @@ class _Lender:
 class _Market:
     """The lenders of a group of siblings, and which of them are the nearest to a cell.
 
-    ``others`` lend if the configs of the siblings may not run.
+    ``others`` lend if the configs of the siblings may not run, and those of ``further`` products if no image of the
+    siblings fits.
     """
 
-    def __init__(self, lenders: Sequence[_Lender], others: Sequence[_Lender]) -> None:
-        self._lenders, self._others = lenders, others
+    def __init__(self, lenders: Sequence[_Lender], others: Sequence[_Lender], further: Sequence[_Lender]) -> None:
+        self._lenders, self._others, self._further = lenders, others, further
         self._pools: dict[_Kind, dict[Cell, list[_Lender]]] = {}  # by borrower's kind
         self._near: dict[tuple[_Kind, Cell], list[_Lender]] = {}
 
@@ -140,6 +142,10 @@ class _Market:
                 pool = _most_like(kind, [one for one in lenders if borrower.may_run(one)])
                 if pool:
                     return min(_closest(pool, cell), key=borrower.strangeness)
+        elif found and self._further and not borrower.fits(found):
+            pool = _most_like(kind, [one for one in self._further if borrower.may_run(one) and borrower.fits(one)])
+            if pool:
+                return min(_closest(pool, cell), key=borrower.strangeness)
         return found
 
 
@@ -165,8 +171,12 @@ class _Borrower:
         spec = ImageSpec.parse(own, lender.configs[0])
         return not own.ruled_out(lender.cell, {**dict(spec.tunables), **dict(spec.compile_options)})
 
+    def fits(self, lender: _Lender) -> bool:
+        """Whether an image of a config of the lender is fit."""
+        return self._fitting(lender.configs)[1]
+
     def borrow(self, bin: str, lender: _Lender) -> Borrowed:
-        image, config = self._fitting(lender.configs)
+        image, config = self._fitting(lender.configs)[0]
         theirs = lender.winner
         product = "" if theirs.product == self._product else f"product={in_a_word(theirs.product)} "
         where = "in the same bin" if theirs.bin == bin else theirs.bin
@@ -191,8 +201,10 @@ class _Borrower:
             self._differing[number] = len(found), "".join(f"{choice.name}={lender[choice.name]} " for choice in found)
         return self._differing[number]
 
-    def _fitting(self, configs: Sequence[str]) -> _Image:
-        """The first config whose image is fit; if none is, the first one, which the build then reports."""
+    def _fitting(self, configs: Sequence[str]) -> tuple[_Image, bool]:
+        """The first config whose image is fit; if none is, the first one, which the build then reports. Whether it is
+        fit.
+        """
         first: _Image | None = None
         for config in configs:
             if config not in self._images:
@@ -200,10 +212,10 @@ class _Borrower:
             if found := self._images[config]:
                 image, fit = found
                 if fit:
-                    return image
+                    return image, True
                 first = first or image
         assert first, "a lender's own config is of today"
-        return first
+        return first, False
 
     def _image(self, config: str) -> tuple[_Image, bool] | None:
         """The image, and whether it is fit."""

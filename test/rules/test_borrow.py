@@ -238,6 +238,18 @@ def test_a_level_borrows_nothing_that_cannot_run_there() -> None:
     assert at(fill(full), functional("fp16"), CELL).config == config(wide)
 
 
+def test_a_further_product_lends_where_no_image_of_the_nearest_fits() -> None:
+    """As where a product has been measured in part: what it has of another addressing or level may spill here."""
+    descriptors = row(banded(), CELL, FAST)
+    spilling = {ImageSpec.of(banded(addressing="general"), FAST, COMPILE_OPTIONS).name}
+    theirs = row(banded(addressing="general"), (2048, 2048, 8), SLOW, "Like it 94GB")
+    lent = at(fill(descriptors, theirs, unfit=spilling), banded(addressing="general"), CELL)
+    assert lent.config == config(SLOW)
+    assert lent.source == "product=Like_it_94GB max_seqlen_q=2048 max_seqlen_k=2048 waves=8"
+    assert at(fill(descriptors, theirs), banded(addressing="general"), CELL).config == config(FAST)
+    assert at(fill(descriptors, unfit=spilling), banded(addressing="general"), CELL).config == config(FAST)
+
+
 def test_winners_of_another_time_lend_nothing() -> None:
     """A functional, a bin or a tunable that the description no longer has is passed over; a cell's own row is the
     plan's to judge.
