@@ -56,7 +56,14 @@ OF_BACKWARD = [
          **mask)
     for group, head_dim, head_dim_v, dtype in ((8, 128, 64, "bf16"), (16, 40, 128, "fp16"), (4, 64, 32, "bf16"))
     for mask in ({}, MASKS[0])
-] + [Case((600,) * 2, (700,) * 2, group=3, head_dim=128, causal=True, sinks=True, layout="rows")]  # fmt: skip
+] + [Case((600,) * 2, (700,) * 2, group=3, head_dim=128, causal=True, sinks=True, layout="rows")] + [
+    Case((q,) * 2, (k,) * 2, group=group, head_dim=head_dim, dtype=dtype, number=k, layout="rows", dropout=dropout,
+         **mask)
+    for q, k, group, head_dim, dtype, dropout in (
+        (600, 600, 1, 128, "bf16", 0.1), (1000, 300, 3, 64, "fp16", 0.5), (700, 701, 2, 104, "bf16", 0.9),
+    )
+    for mask in ({}, *MASKS[:4])
+]  # fmt: skip
 
 
 def is_dense(case: Case) -> bool:
@@ -92,8 +99,10 @@ def test_the_forward_is_as_accurate(case: Case) -> None:
 
 
 def of_backward(case: Case) -> Case:
-    """What the backward serves of the case: head dims from 40 to 128, and so many heads that 512 rows see each key."""
-    case = without_weights(case)
+    """What the backward serves of the case: dropout, head dims from 40 to 128, and so many heads that 512 rows see each
+    key.
+    """
+    case = replace(without_weights(case), dropout=case.dropout)
     head_dim, head_dim_v = (one and min(max(one, 40), 128) for one in (case.head_dim, case.head_dim_v))
     left, right = case.window
     both = left >= 0 and (right >= 0 or case.causal)
@@ -110,8 +119,11 @@ OF_LENGTHS = [
     *dict.fromkeys(one for one in map(of_backward, [*CASES, *UNEVEN]) if not (is_dense(one) or is_narrow(one))),
     *(
         Case((700, 1, 0, 640, 64, 65, 1000), (700, 130, 5, 640, 64, 0, 129), packed=True, beyond=70, group=group,
-             head_dim=head_dim, dtype=dtype, number=head_dim, **mask)
-        for group, head_dim, dtype in ((1, 64, "bf16"), (3, 128, "bf16"), (2, 104, "fp16"), (5, 40, "fp16"))
+             head_dim=head_dim, dtype=dtype, number=head_dim, dropout=dropout, **mask)
+        for group, head_dim, dtype, dropout in (
+            (1, 64, "bf16", 0.0), (3, 128, "bf16", 0.0), (2, 104, "fp16", 0.0), (5, 40, "fp16", 0.0),
+            (3, 128, "fp16", 0.2), (5, 64, "bf16", 0.1),
+        )
         for mask in ({}, *MASKS[:2], {"window": (400, 300)}, MASKS[3])
     ),
     Case((1,) * 299 + (300,), (130,) * 300, packed=True, group=2, head_dim=128, dtype="bf16"),
@@ -122,7 +134,7 @@ OF_LENGTHS = [
 def test_the_backward_is_as_accurate(case: Case) -> None:
     """The same of all gradients, behind whatever forward the library chooses."""
     prepared = Prepared(case)
-    features = prepared.operands | prepared.case.scalars | {"sm_scale": case.sm_scale}
+    features = prepared.features
     views = {name: guarded.view for name, guarded in prepared.results.items()}
     forward = {name: one for name, one in features.items() if name != "dout"}
     aotriton.attn_fwd(**forward, **{name: views[name] for name in FORWARD})

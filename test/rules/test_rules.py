@@ -39,7 +39,7 @@ from aotriton.rules.flash.backward import (
     SPLIT_TOGETHER,
     TOGETHER,
 )
-from aotriton.rules.flash.common import DBIAS, DSINKS, FIRST, GENERAL, LEVEL, PLAIN_ONLY, REST
+from aotriton.rules.flash.common import BIAS, DBIAS, DSINKS, FIRST, PLAIN_ONLY, REST
 from aotriton.rules.flash.forward import (
     ATTN_FWD,
     ATTN_FWD_HOPPER,
@@ -87,7 +87,9 @@ from aotriton.rules.kernel import (
     parse_functional,
 )
 from aotriton.rules.operators import Operator, derived_sizes
-from aotriton.tritonsrc.flash.lib.features import PACKED, SOFTCAP, USED_K
+from aotriton.tritonsrc.flash.lib.features import ALIBI, DROPOUT, PACKED, SINKS, SOFTCAP, USED_K
+from aotriton.tritonsrc.flash.lib.features import BIAS as BIAS_BIT
+from aotriton.tritonsrc.flash.lib.features import DBIAS as DBIAS_BIT
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -456,8 +458,8 @@ def test_kernels_use_tensors_as_they_say(operator: Operator) -> None:
                     assert (argument.access == "write") == (name in results)
                     written |= {name} if argument.access == "write" else set()
         plain = any(choice == PLAIN_ONLY for kernel in backend.kernels for choice in kernel.choices)
-        general = any(choice == LEVEL.narrowed(GENERAL) for kernel in backend.kernels for choice in kernel.choices)
-        missing = featured if plain else {DBIAS.name} if general else set()
+        read = {one.operand.name for kernel in backend.kernels for one in kernel.arguments if isinstance(one, Tensor)}
+        missing = featured if plain else set() if BIAS.name in read else {DBIAS.name}
         assert written == results - missing, backend.name
         assert filled == {operand.name for operand in backend.workspace}, backend.name
 
@@ -851,6 +853,12 @@ def test_guards_of_single_kernels() -> None:
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"level": 0}) == ["it is plain, and has no band"]
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded) == []
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"features": SOFTCAP.value}) == ["it has softcap"]
+    dropping = banded | {"level": 5, "features": DROPOUT.value | SINKS.value}
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **dropping | {"lo": -42}) == []
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **dropping | {"lo": -41}) == narrow
+    for bit in (ALIBI.value, BIAS_BIT.value, DBIAS_BIT.value):
+        weighted = dropping | {"features": DROPOUT.value | SINKS.value | bit}
+        assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **weighted) == ["it has ALiBi or a bias"]
     ragged = banded | {"features": PACKED.value}
     lengths = ["it has sequences or used lengths"]
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **ragged | {"longest_q": 171}) == []

@@ -20,6 +20,7 @@ from aotriton.rules.expression import (
     tunable,
 )
 from aotriton.rules.flash import common as c
+from aotriton.rules.flash.features import DROPOUT
 from aotriton.rules.flash.restrictions import RESTRICTIONS
 from aotriton.rules.flash.restrictions_hopper import PAIR_RESTRICTIONS, PARTS_RESTRICTIONS
 from aotriton.rules.kernel import DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
@@ -440,7 +441,8 @@ HEAD_DIM_FEATURES = c.HEAD_DIM.narrowed(64, 128)
 # The query rows that a key is seen by, of all heads: with fewer, what begins and ends a tile takes more than its steps
 # save. On an H100, windows of 128 keys take 0.94 to 0.96 of the portable backend's time, packed sequences of 200 tokens
 # 1.09 to 1.16 and of 1000 0.92, all without groups. Of packed sequences the host knows the longest one only.
-FEWEST_SEEING = choose(c.LENGTHS_ON_HOST, 128, 512)
+_WITHOUT_DROPOUT = scalar("features") - c.has_feature(DROPOUT) * DROPOUT.bit
+FEWEST_SEEING = choose(_WITHOUT_DROPOUT <= c.PACKED_BIT - 1, 128, 512)
 _SEEING = minimum(c.END - c.BEGIN + 1, scalar("longest_q")) * c.GROUP
 GUARD_SEEN = Guard(FEWEST_SEEING <= _SEEING, "its keys are seen by few rows each: others are faster")
 GUARD_PLAIN = Guard(constant(1) <= scalar("level"), "it is plain, and has no band")
@@ -479,10 +481,12 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
         c.WIDTH_OF_QK,
         c.WIDTH_OF_V,
         *c.of_lengths("k"),
+        *c.OF_DROPOUT,
         Number("sequences", "i32", c.SEQUENCES),
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
-    choices=(c.LEVEL.narrowed(c.GENERAL), c.T, HEAD_DIM_FEATURES, c.DESCRIPTOR),
+    sources={c.FULL: "attn_bwd_hopper_features_dropout"},
+    choices=(c.LEVEL.narrowed(*c.FEATURED), c.T, HEAD_DIM_FEATURES, c.DESCRIPTOR),
     tunables=by_vendor(cuda={"BLOCK_M": (64,)}),  # masks of 128 rows spill
     compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
@@ -494,6 +498,7 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
         GUARD_PLAIN,
         GUARD_SEEN,
         c.GUARD_SOFTCAP,
+        c.GUARD_WEIGHTS,
     ),
     restrictions=PAIR_RESTRICTIONS,
     needs=("tma", "wgmma"),

@@ -342,11 +342,31 @@ GUARD_LENGTHS = Guard(
     scalar("features") <= _WITH_SOFTCAP * SOFTCAP_BIT + (PACKED_BIT - 1), "it has sequences or used lengths"
 )
 GUARD_SOFTCAP = Guard(scalar("features") <= SOFTCAP_BIT - 1, "it has softcap")
+
+
+def has_feature(feature: features.Feature) -> Expression:
+    """1 where the call has the feature, else 0."""
+    bit = feature.bit
+    return quotient(scalar("features"), bit) - quotient(scalar("features"), 2 * bit) * 2
+
+
+GUARD_WEIGHTS = Guard(
+    equal(has_feature(features.ALIBI) + has_feature(features.BIAS) + has_feature(features.DBIAS), 0),
+    "it has ALiBi or a bias",
+)
 SEQUENCES = scalar("packed_sequences")  # of a packed call, whose batch is 1; of any other call 1
 
 
 def _featured(name: str, operand: Operand) -> Tensor:
     return Tensor(name, operand, general=True, levels=FEATURED)
+
+
+# Of images of the level FULL alone.
+OF_DROPOUT = (
+    Number("dropout", "fp32", scalar("dropout"), levels=(FULL,)),
+    Tensor("DropoutSeed", DROPOUT_SEED, general=True, levels=(FULL,)),
+    Tensor("DropoutOffset", DROPOUT_OFFSET, general=True, levels=(FULL,)),
+)
 
 
 def of_features(of: str, *, sinks: bool = False) -> tuple[Argument, ...]:
@@ -365,9 +385,7 @@ def of_features(of: str, *, sinks: bool = False) -> tuple[Argument, ...]:
         Number("longest", "i32", scalar(f"longest_{of}"), levels=FEATURED),
         _featured("Bias", BIAS),
         *strides("bhs", "Bias", levels=FEATURED),
-        Number("dropout", "fp32", scalar("dropout"), levels=FEATURED),
-        _featured("DropoutSeed", DROPOUT_SEED),
-        _featured("DropoutOffset", DROPOUT_OFFSET),
+        *(replace(one, levels=FEATURED) for one in OF_DROPOUT),
     )
 
 

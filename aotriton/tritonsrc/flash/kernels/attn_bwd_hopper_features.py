@@ -11,97 +11,8 @@ sequence, so that no two sequences share one (`first_tile`).
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
-from aotriton.tritonsrc.flash.lib.backward import all_barriers, count_arrivals, load_keys, slots
-from aotriton.tritonsrc.flash.lib.backward_features import (
-    clear_behind,
-    load_rows_in_use,
-    note_keys,
-    numbers_of_keys,
-    walk_band,
-)
-from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
-from aotriton.tritonsrc.flash.lib.band import visited
-from aotriton.tritonsrc.flash.lib.features import PACKED
-from aotriton.tritonsrc.flash.lib.notes import note, noted, notes
-from aotriton.tritonsrc.flash.lib.opaque import opaque
-from aotriton.tritonsrc.flash.lib.packed_tiles import first_tile, tile_of_sequences
-from aotriton.tritonsrc.flash.lib.pipeline import barrier
-from aotriton.tritonsrc.flash.lib.quads import in_quads, layout_of_quads
-from aotriton.tritonsrc.flash.lib.sequence import sequence_of
-from aotriton.tritonsrc.flash.lib.stores import add_pieces
-
-# What is noted of a tile of keys: its first row in DK and DV, and how many of its rows are there to write.
-BATCH, HEAD, FIRST, COUNT = (gl.constexpr(place) for place in range(4))
-
-
-@gluon.jit
-def producer(
-    Q, DO, Row, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, landed, batch, head,
-    begin, first, row, after, steps, used, max_seqlen_q,
-):  # fmt: skip
-    """The sequence begins at row `begin` of Q and DO, and at L and Delta."""
-    start = row
-    cleared = 0
-    for step in range(0, steps):
-        cleared = load_rows_in_use(
-            Q, DO, Row, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, landed, cleared,
-            batch, head, begin, row, step, used,
-        )  # fmt: skip
-        row += Q.block_shape[2]
-        row = gl.where(row >= after, first, row)
-        if row == start:
-            head += 1
-            L += max_seqlen_q
-            Delta += max_seqlen_q
-
-
-@gluon.jit
-def adder(
-    DQSum, dq_slots, dq_full, dq_empty, batch, head, tile, first, row, after, steps,
-    BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr,
-):  # fmt: skip
-    """Adds dQ to the sequence's tiles of DQSum, from `tile` on."""
-    # The second piece is of the next 64 rows, or of the next columns, or of what the first is of.
-    ROWS_APART: gl.constexpr = BLOCK_M // 64 * BLOCK_DMODEL - DQSum.block_shape[2]
-    start = row
-    for step in range(0, steps):
-        at = (tile + row // 64) * BLOCK_DMODEL
-        add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, at, 0, step, ROWS_APART)
-        row += BLOCK_M
-        row = gl.where(row >= after, first, row)
-        head += (row == start).to(gl.int32)
-
-
-@gluon.jit
-def store_keys(x, X, stride_b, stride_h, stride_s, tile, dtype: gl.constexpr, head_dim, C: gl.constexpr):
-    """[KEYS, BLOCK_DMODEL] `x` of consumer C to X, whose rows `tile` says."""
-    LAYOUT: gl.constexpr = layout_of_quads(x.shape[1])
-    row = KEYS * C + gl.arange(0, KEYS, gl.SliceLayout(1, LAYOUT))
-    columns = gl.expand_dims(gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT)), 0)
-    origin = noted(tile, BATCH) * stride_b + noted(tile, HEAD) * stride_h
-    rows = X + origin + (noted(tile, FIRST) + row).to(gl.int64) * stride_s
-    there = gl.expand_dims(row < noted(tile, COUNT), 1) & (columns < head_dim)
-    gl.store(gl.expand_dims(rows, 1) + columns, in_quads(x.to(dtype)), mask=there)
-
-
-@gluon.jit
-def consumer(
-    DK, DV, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b, stride_dv_h, stride_dv_s, q_slots,
-    do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
-    dq_full, dq_empty, last_rows, counts, written, sm_scale, first, row, after, clear, full, steps, head_dim_qk,
-    head_dim_v, C: gl.constexpr,
-):  # fmt: skip
-    """The 64 keys of the tile from key 64 * C."""
-    mbarrier.wait(kv_full, 0)
-    dk, dv = walk_band(
-        q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, q_full, do_full, empty, dq_full,
-        dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, C,
-    )  # fmt: skip
-    dtype: gl.constexpr = k_slot.dtype
-    store_keys(dv, DV, stride_dv_b, stride_dv_h, stride_dv_s, written, dtype, head_dim_v, C)
-    store_keys(dk * sm_scale, DK, stride_dk_b, stride_dk_h, stride_dk_s, written, dtype, head_dim_qk, C)
+from aotriton.tritonsrc.flash.lib.backward_features_program import backward_features
 
 
 @gluon.jit
@@ -156,63 +67,8 @@ def attn_bwd_hopper_features(
     `features`: the bits of lib/features.py, of which softcap, ALiBi, bias and dropout are not served; pointers of what
     the call does not have are not followed.
     """
-    k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DQSum)
-    kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
-    landed = barrier()
-    mbarrier.init(kv_full, count=1)
-    mbarrier.init(landed, count=1)
-    count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
-
-    tile, head_k, sequence = tile_of_sequences(
-        features, CuSeqlensK, sequences, longest, max_seqlen_k, num_heads_k, 2 * KEYS
-    )
-    # Or each warp works them out again, and has them in registers while it does.
-    tile, head_k, sequence = opaque(tile), opaque(head_k), opaque(sequence)
-    key = tile * 2 * KEYS  # of a causal call the first tile has the most queries
-    of = sequence_of(
-        sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k, True,
+    backward_features(
+        Q, K, V, DO, Row, DK, DV, DQSum, L, Delta, sm_scale, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b,
+        stride_dv_h, stride_dv_s, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim_qk, head_dim_v, lo, hi,
+        features, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest, sequences, BLOCK_M, BLOCK_DMODEL,
     )  # fmt: skip
-    of_q, of_k, batch, lo, hi = of.q, of.k, of.batch, of.lo, of.hi
-    group = num_heads_q // num_heads_k
-    head = head_k * group
-    load_keys(K, V, batch, head_k, of_k.begin + key, kv_full, k_slot, v_slot)
-    first, clear, full, after = visited(key, key + 2 * KEYS, of_k.used, of_q.used, -hi, -lo, BLOCK_M)
-    after = gl.where((key >= 0) & (key < of_k.used), after, first)
-    if key + 2 * KEYS > of_k.used:
-        clear = after  # every step has keys to mask
-    steps = group * gl.maximum(gl.cdiv(after - first, BLOCK_M), 0)
-    # Tiles of a head begin with different rows, so that not all of them add to the same part of DQSum at once.
-    elsewhere = first + tile % gl.maximum(gl.cdiv(after - first, BLOCK_M), 1) * BLOCK_M
-    row = gl.where((key >= first) & (key < after), key, elsewhere)
-
-    dq_tile = gl.where((features & PACKED) != 0, first_tile(of_q.begin, sequence, 64), 0)
-    head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q + of_q.begin
-    last_rows, counts = numbers_of_keys(gl.int32), numbers_of_keys(gl.int32)
-    note_keys(last_rows, counts, key, of_q.used, of_k.used, lo, hi)
-    written = notes(4)
-    note(written, BATCH, batch)
-    note(written, HEAD, head_k)
-    note(written, FIRST, of_k.begin + key)
-    note(written, COUNT, gl.where(key < 0, 0, of_k.rows - key))
-
-    if key + 2 * KEYS > of_k.used:
-        mbarrier.wait(kv_full, 0)
-        clear_behind(k_slot, of_k.used - key)
-        clear_behind(v_slot, of_k.used - key)
-        fence_async_shared()
-
-    gl.warp_specialize([
-        (consumer, (DK, DV, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b, stride_dv_h, stride_dv_s, q_slots,
-                    do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full,
-                    empty, dq_full, dq_empty, last_rows, counts, written, sm_scale, first, row, after, clear, full,
-                    steps, head_dim_qk, head_dim_v, 0)),
-        (consumer, (DK, DV, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b, stride_dv_h, stride_dv_s, q_slots,
-                    do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full,
-                    empty, dq_full, dq_empty, last_rows, counts, written, sm_scale, first, row, after, clear, full,
-                    steps, head_dim_qk, head_dim_v, 1)),
-        (producer, (Q, DO, Row, L + head_row, Delta + head_row, q_slots, do_slots, lse_slots, delta_slots, q_full,
-                    do_full, empty, landed, batch, head, of_q.begin, first, row, after, steps, of_q.used,
-                    max_seqlen_q)),
-        (adder, (DQSum, dq_slots, dq_full, dq_empty, batch, head, dq_tile, first, row, after, steps, BLOCK_M,
-                 BLOCK_DMODEL)),
-    ], [4, 1, 1], [240, 24, 24])  # fmt: skip

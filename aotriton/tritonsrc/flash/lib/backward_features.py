@@ -6,6 +6,7 @@ another sequence, or anything that is no number, and zero times that is none: wh
 them, who loads it clears those rows in shared memory before others read them.
 """
 
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -17,6 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from aotriton.tritonsrc.flash.lib.backward import LOG2_E
+from aotriton.tritonsrc.flash.lib.backward_dropout import factor_of, signed
 from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
 from aotriton.tritonsrc.flash.lib.band import inside, interval
 from aotriton.tritonsrc.flash.lib.opaque import opaque
@@ -134,9 +136,12 @@ def hide_outside(s, row, last_rows, counts, C: gl.constexpr):
 def walk_band(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, q_full, do_full, empty,
     dq_full, dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, C: gl.constexpr,
+    written, DROPOUT: gl.constexpr,
 ):  # fmt: skip
     """DK, before its scale, and DV of consumer C over so many steps: from query row `row` to before `after`, then from
     row `first` on. Steps from `clear` to before `full` need no mask.
+
+    With DROPOUT, which is noted in `written`, DV is before the factor of weights that are kept.
     """
     BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
     BLOCK_M: gl.constexpr = q_slots.shape[3]
@@ -156,7 +161,10 @@ def walk_band(
     no_dq = gl.zeros([64, COLUMNS], gl.float32, DQ_LAYOUT)
     dk = gl.zeros([KEYS, BLOCK_DMODEL], gl.float32, DK_LAYOUT)
     dv = gl.zeros([KEYS, BLOCK_DMODEL], gl.float32, DK_LAYOUT)
-    for step in range(0, steps):
+    if DROPOUT:
+        start = row
+        heads = 0
+    for step in tl.range(0, steps, disable_licm=DROPOUT):
         slot = step & 1  # of two STAGES
         phase = (step >> 1) & 1
         q = q_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
@@ -173,9 +181,16 @@ def walk_band(
         lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
         s = s * scale + gl.expand_dims(lse, 0)
         p = gl.exp2(s)
-        p_operand = gl.convert_layout(p.to(dtype), P_LAYOUT)
+        if DROPOUT:
+            p = signed(p, written, heads, row, KEYS * C)
+            p_operand = gl.convert_layout(gl.maximum(p, 0.0).to(dtype), P_LAYOUT)
+        else:
+            p_operand = gl.convert_layout(p.to(dtype), P_LAYOUT)
         dp = warpgroup_mma_wait(0, deps=[dp])
         delta = delta_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
+        if DROPOUT:
+            dp = gl.where(p > 0.0, dp * factor_of(written), 0.0)
+            p = gl.abs(p)
         ds = (p * (dp - gl.expand_dims(delta, 0))).to(dtype)
         ds_slot.slice(KEYS * C, KEYS, 0).store(ds)
         dv = warpgroup_mma(p_operand, do, dv, is_async=True)
@@ -200,4 +215,6 @@ def walk_band(
         mbarrier.arrive(empty.index(slot))
         row += BLOCK_M
         row = gl.where(row >= after, first, row)
+        if DROPOUT:
+            heads += (row == start).to(gl.int32)
     return dk, dv
