@@ -9,7 +9,7 @@ from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.kernel import Functional
 from aotriton.rules.work import TERMS, Work, terms
 from aotriton.tune.problem.problems import scalars_of
-from aotriton.tune.search.space import COST, Config
+from aotriton.tune.search.space import COST, WARP, Config
 
 ROUNDS, STEPS, SHARE = map(TERMS.index, ("rounds", "steps of the rounds", "steps of all programs, by multiprocessor"))
 EDGE = 4096  # keeps traffic for each product above 1, where facts count by their logarithm
@@ -37,7 +37,7 @@ def expected(
         if tile not in by_tile:
             by_tile[tile] = _of_tile(work, Environment(sizes, scalars, dict(tile), multiprocessors=multiprocessors))
         facts = by_tile[tile]
-        found[config] = {**facts, "warp": facts["tile"] / dict(config).get("num_warps", 1)}
+        found[config] = {**facts, WARP: facts["tile"] / dict(config).get("num_warps", 1)}
     return found
 
 

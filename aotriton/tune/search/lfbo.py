@@ -25,10 +25,12 @@ GOOD = 0.1  # the fastest part of the trials, which the classifier learns to rec
 TREES = 100
 
 
-class Generations(Stepwise):
-    """The walk from the best of the trials that are told before anything is asked."""
+class Lfbo(Stepwise):
+    """Random trials, then the walk from the best ones."""
 
     def batches(self) -> Iterator[Iterable[Config]]:
+        configs = self.space.configs
+        yield (self.space.default, *self.draw.sample(configs, min(START, len(configs))))
         walking = self.ranked()[:COPIES]
         for _ in range(GENERATIONS):
             forest = self._fitted()
@@ -103,12 +105,3 @@ class Generations(Stepwise):
 
     def _rows(self, configs: list[Config]) -> np.ndarray:
         return rows(configs, {}, (), len(self.space.parameters))
-
-
-class Lfbo(Generations):
-    """The same from random trials."""
-
-    def batches(self) -> Iterator[Iterable[Config]]:
-        configs = self.space.configs
-        yield (self.space.default, *self.draw.sample(configs, min(START, len(configs))))
-        yield from super().batches()

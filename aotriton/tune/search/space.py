@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import combinations
 
 COST = "cost"  # the fact that says roughly how much longer one config takes than another, before any is measured
+WARP = "warp"  # the only fact that depends on more than the tile: what of it is a warp's part
 Config = tuple[
     tuple[str, int], ...
 ]  # tunables, then compile options, in the description's order, as an ImageSpec has them

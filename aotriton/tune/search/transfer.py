@@ -5,10 +5,12 @@
 2. Rounds: a model scores all configs that were not tried, and the most promising ones are measured, until that gains
    nothing any more.
 3. Scan: of each of the lowest costs the most promising config. A fast config may lie where nothing was tried.
-4. Polish: around the best two configs that have little in common, the most promising ones of those that differ in one
-   parameter, or in two by one step each; the first time with another scan. Then again from 2, if something was
-   gained, until the best ones stay.
-5. Generations of LFBO (``lfbo.py``) that begin with all of these trials.
+4. Polish: all configs that differ from the best one in a single parameter. A value may be good where its neighbours are
+   not, and a model that saw it in slow configs alone does not say so. Also, around the best config of another tile, the
+   most promising ones of those that differ in one parameter, or in two by one step each.
+5. Check: what the model expects most of by now, and of each of the most promising tiles one config.
+
+After a gain it goes on with 2, until polish and check gain nothing.
 
 While the first rounds wait for trials, there is another look at random configs of the lowest costs: rounds stay where
 something was fast, and compilers have nothing else to do.
@@ -17,13 +19,12 @@ something was fast, and compilers have nothing else to do.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from math import inf
 
-from aotriton.tune.search.lfbo import Generations
 from aotriton.tune.search.model import Model
 from aotriton.tune.search.portfolio import portfolio
-from aotriton.tune.search.space import COST, Config, SearchSpace, Trial
+from aotriton.tune.search.space import COST, WARP, Config, SearchSpace, Trial
 from aotriton.tune.search.strategy import StrategyBase
 
 PORTFOLIO = 8
@@ -32,11 +33,11 @@ BATCH = 4  # trials of a round
 AHEAD = 2  # trials that the next round does not wait for
 GAIN = 0.005  # what counts as one, relatively: less is noise
 PATIENCE = 8  # trials of the rounds without a gain, after which they end
-POLISH, FAMILIES = 8, 2  # trials around each of the best, and how many of these
+POLISH = 6  # trials around the best config of another tile
+CHECK = 8  # trials of each kind of a check: the most promising configs, and one of each of the most promising tiles
 LIKELY = 8  # configs of each kind that may be next: of the next round, and of the polish
-COSTS = 8  # the lowest ones, which the other look and a scan take configs of
+COSTS = 8  # the lowest ones, which the other look and the scan take configs of
 LOOK = 20  # trials of the other look
-SCANS = 2  # the third step, and what the first polish brings along
 MOST_SCORED = 6000  # configs; of more, those around the best and a random choice
 
 
@@ -48,14 +49,15 @@ class Transfer(StrategyBase):
         blind = list(dict.fromkeys([*known[:1], space.default, *known[1:], *some]))[:size]
         likely = self._least(size // 2, size // 2)
         self._planned = list(dict.fromkeys([*blind[: size - len(likely)], *likely, *blind]))[:size]
-        self._scans = SCANS  # that are left
-        self._polished: set[Config] = set()
+        self._scanned = False
+        self._lined: set[Config] = set()  # the best ones, whose lines were measured
+        self._polished: set[Config] = set()  # the others that were polished
+        self._checked: float | None = None  # the best time at the last check
         self._best, self._since = inf, -size  # the time of the last gain in µs, and the trials since then
         self._model = Model(space)
         self._ranked: list[Config] = []  # what the last round could have asked for, the most promising first
         self._look: list[Config] | None = None  # what is left of the other look; None before it
         self._looking: set[Config] = set()
-        self._generations: Generations | None = None
 
     def _least(self, count: int, costs: int) -> list[Config]:
         """Up to ``count`` new configs of the lowest ``costs``, random ones: one of each cost, then a second one, and so
@@ -73,15 +75,11 @@ class Transfer(StrategyBase):
     def tell(self, trials: Iterable[Trial]) -> None:
         for trial in trials:
             super().tell([trial])
-            if self._generations:
-                self._generations.tell([trial])
             self._since += 1
             if self.time(trial.config) < self._best * (1 - GAIN):
                 self._best, self._since = self.time(trial.config), min(self._since, 0)
 
     def propose(self, count: int) -> list[Config]:
-        if generations := self._last_stage():
-            return generations.ask(count)
         found = self._plan()[:count]
         self._planned = self._planned[len(found) :]
         if not found:
@@ -91,26 +89,17 @@ class Transfer(StrategyBase):
 
     @property
     def done(self) -> bool:
-        generations = self._last_stage()
-        return generations is not None and generations.finished
-
-    def _last_stage(self) -> Generations | None:
-        """The generations, once nothing else is left."""
-        if self._generations is None and not (self._plan() or self._other_look() or self.pending):
-            self._generations = Generations(self.space, self.draw.getrandbits(31))
-            self._generations.tell(self.trials.values())
-        return self._generations
+        return not (self._plan() or self._other_look() or self.pending)
 
     @property
     def likely(self) -> list[Config]:
         """What the next round or the polish may ask for, by what the last round knew."""
-        if self._generations:
-            return []
         fresh = [config for config in self._ranked if self.new(config)]
-        near = {config for best in self._families() for config in self._around(best)}
+        lines = [config for best in self._best_two()[:1] for config in self.space.lines(best) if self.new(config)]
+        near = {config for other in self._best_two()[1:] for config in self._around(other)}
         around = [config for config in fresh if config in near]
-        of_costs = self._first_of_each_cost(fresh) if self._scans else []
-        return list(dict.fromkeys([*fresh[:LIKELY], *of_costs, *around[:LIKELY]]))
+        of_costs = [] if self._scanned else self._first_of_each_cost(fresh)
+        return list(dict.fromkeys([*fresh[:LIKELY], *of_costs, *lines, *around[:LIKELY]]))
 
     def _plan(self) -> list[Config]:
         """The configs to be measured next; none where they depend on pending ones."""
@@ -118,10 +107,10 @@ class Transfer(StrategyBase):
         if not self._planned and self._since < PATIENCE and len(self.pending - self._looking) <= AHEAD:
             self._ranked = self._promising(self._fresh())
             self._planned = self._ranked[:BATCH]
-        if not self._planned and not self.pending and self._scans == SCANS:
-            self._planned = self._scan()
-        if not self._planned and not self.pending and (polish := self._polish()):
-            self._planned = list(dict.fromkeys([*polish, *self._scan()]))
+        if not self._planned and not self.pending:
+            self._planned = self._scan() or self._polish()
+        if not self._planned and not self.pending and not self._other_look():
+            self._planned = self._check()
         return self._planned
 
     def _other_look(self) -> list[Config]:
@@ -133,10 +122,10 @@ class Transfer(StrategyBase):
         return self._look
 
     def _scan(self) -> list[Config]:
-        """Of each of the lowest costs the most promising new config; none when all scans are over."""
-        if not self._scans:
+        """Of each of the lowest costs the most promising new config, once."""
+        if self._scanned:
             return []
-        self._scans -= 1
+        self._scanned = True
         return self._first_of_each_cost(self._promising(self._fresh()))
 
     def _first_of_each_cost(self, configs: Iterable[Config]) -> list[Config]:
@@ -148,27 +137,47 @@ class Transfer(StrategyBase):
         return [first[cost] for cost in sorted(first)[:COSTS]]
 
     def _polish(self) -> list[Config]:
-        """The most promising configs around those of the best whose surroundings were not measured."""
+        """The lines of the best config, and the most promising ones around the best of another tile; each once."""
         found: list[Config] = []
-        for best in self._families():
-            if best not in self._polished:
-                self._polished.add(best)
-                found += self._promising(filter(self.new, self._around(best)))[:POLISH]
+        for best in self._best_two()[:1]:
+            if best not in self._lined:
+                self._lined.add(best)
+                found += filter(self.new, self.space.lines(best))
+        for other in self._best_two()[1:]:
+            if other not in self._lined | self._polished:
+                self._polished.add(other)
+                found += self._promising(filter(self.new, self._around(other)))[:POLISH]
         return list(dict.fromkeys(found))
+
+    def _check(self) -> list[Config]:
+        """The most promising configs, and the first one of each of the most promising tiles; again after a gain.
+
+        Without the tiles these may all be alike; and tiles of one cost hide each other from the scan.
+        """
+        if self._checked is not None and not self._best < self._checked * (1 - GAIN):
+            return []
+        self._checked = self._best
+        promising = self._promising(self._fresh())
+        first: dict[object, Config] = {}
+        for config in promising:
+            first.setdefault(self._tile(config), config)
+        return list(dict.fromkeys([*promising[:CHECK], *islice(first.values(), CHECK)]))
 
     def _cost(self, config: Config) -> float | None:
         """What the config should cost by the kernel's description, where that says it."""
         return self.space.facts.get(config, {}).get(COST)
 
-    def _families(self) -> list[Config]:
-        """The fastest configs that differ from each other in more than two parameters."""
-        found: list[Config] = []
-        for config in self.ranked():
-            if all(sum(one != other for one, other in zip(config, best, strict=True)) > 2 for best in found):
-                found.append(config)
-            if len(found) == FAMILIES:
-                break
-        return found
+    def _tile(self, config: Config) -> object:
+        """What configs of one tile have in common: what is known of them beforehand, but for a warp's part. Each config
+        is a tile of its own where nothing is known.
+        """
+        facts = self.space.facts.get(config)
+        return tuple(value for name, value in sorted(facts.items()) if name != WARP) if facts else config
+
+    def _best_two(self) -> list[Config]:
+        """The best config, and the best one of another tile."""
+        best = self.ranked()[:1]
+        return best + [config for config in self.ranked() if self._tile(config) != self._tile(best[0])][:1]
 
     def _around(self, config: Config) -> list[Config]:
         return [*self.space.lines(config), *self.space.diagonal(config)]
