@@ -168,11 +168,11 @@ class Transfer(StrategyBase):
         return self.space.facts.get(config, {}).get(COST)
 
     def _tile(self, config: Config) -> object:
-        """What configs of one tile have in common: what is known of them beforehand, but for a warp's part. Each config
-        is a tile of its own where nothing is known.
+        """What configs of one tile have in common: what is known of them beforehand, but for a warp's part. There is
+        one tile where nothing is known.
         """
-        facts = self.space.facts.get(config)
-        return tuple(value for name, value in sorted(facts.items()) if name != WARP) if facts else config
+        facts = self.space.facts.get(config, {})
+        return tuple(value for name, value in sorted(facts.items()) if name != WARP)
 
     def _best_two(self) -> list[Config]:
         """The best config, and the best one of another tile."""
