@@ -23,6 +23,7 @@ import autotuned
 import numpy as np
 import pytest
 from autotune_example import EXAMPLES, example
+from kernel_package import descriptors
 from test_install import compiler
 from test_kernels import round_to
 
@@ -183,6 +184,21 @@ def test_the_softmax_example_is_tuned(no_tuner: Callable[[], None], monkeypatch:
     assert tuned_in(one) == {"ok": 2 * 4 * 4}
     no_tuner()
     assert softmax().winners == one.winners
+
+
+def test_sizes_have_the_names_that_an_author_gives_them() -> None:
+    """A size may be named as a constexpr but for the case, or as an option of the tuner."""
+    one: Tuned = aotriton.autotune(
+        inputs={"x": "bf16[seed, columns]", "rows": "seed", "COLUMNS": "next_power_of_2(columns)"},
+        results={"out": "bf16[seed, columns]"}, sizes={"seed": 256, "columns": (512, 1000)},
+        reference=autotuned.of_softmax, grid="cdiv(seed, ROWS)", space={"ROWS": (4,), "num_warps": (4,)},
+        options=OPTIONS,
+    )(descriptors.softmax)  # fmt: skip
+    assert [best.sizes for best in one.tune().winners] == [
+        {"seed": 256, "columns": 512},
+        {"seed": 256, "columns": 1000},
+    ]
+    assert tuned_in(one) == {"ok": 2}
 
 
 def test_what_is_added_is_measured_and_nothing_else(tmp_path: Path) -> None:

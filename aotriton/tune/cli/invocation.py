@@ -16,7 +16,7 @@ from aotriton.rules.family import Family
 from aotriton.rules.image import TRITON_VERSION
 from aotriton.rules.kernel import Functional, KernelDescription, Value
 from aotriton.rules.operators import Operator
-from aotriton.tune.cli.options import DATABASE, choices_of, keys_of
+from aotriton.tune.cli.options import CHOICE, DATABASE, KEY, choices_of, keys_of
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Problem, Wish, problems
 
@@ -51,8 +51,8 @@ class Invocation:
             return () if value is None else (value,) if isinstance(value, bool) else value
 
         return Wish(
-            choices={name: asked(name) for name in choices_of(self.family)},
-            bins={name: asked(name) for name in keys_of(self.family)},  # type: ignore[misc] # a bin is an int
+            choices={name: asked(CHOICE + name) for name in choices_of(self.family)},
+            bins={name: asked(KEY + name) for name in keys_of(self.family)},  # type: ignore[misc] # a bin is an int
             sizes={
                 name: value
                 for name in tuning(self.family.name).shape_options
