@@ -58,6 +58,7 @@ LAYER: dict[str, Value] = {"T": "fp16", "TRANS_A": False, "TRANS_B": True, "ADDR
 
 NARROW = CAUSAL | {"BLOCK_DMODEL": 64}
 WIDE = FULL | {"BLOCK_DMODEL": 256}
+SMALL = FULL | {"BLOCK_DMODEL": 32}
 OTHER_LAYER = LAYER | {"TRANS_B": False}
 
 
@@ -106,6 +107,15 @@ PROBLEMS: dict[str, tuple[str, Mapping[str, Value], Mapping[str, int]]] = {
     "gemm_hopper-2048x8192x2048": ("gemm_hopper", LAYER, product(2048, 8192, 2048)),
     "gemm_hopper-nn-4096x4096x1024": ("gemm_hopper", OTHER_LAYER, product(4096, 4096, 1024)),
     "gemm_hopper_split-1024x2048x8192": ("gemm_hopper_split", LAYER, product(1024, 2048, 8192)),
+    # And a third time.
+    "attn_bwd_dq-d256-1024": ("attn_bwd_dq", WIDE, attention(2, 1024, 1024, 256)),
+    "attn_bwd_dk_dv-d32-2048": ("attn_bwd_dk_dv", SMALL, attention(4, 2048, 2048, 32)),
+    "attn_fwd-causal-4096": ("attn_fwd", CAUSAL, attention(2, 4096, 4096)),
+    "attn_fwd_hopper-d256-2048": ("attn_fwd_hopper", WIDE, attention(2, 2048, 2048, 256)),
+    "gemm-nn-512x8192x2048": ("gemm", OTHER_LAYER, product(512, 8192, 2048)),
+    "gemm_hopper-8192x8192x1024": ("gemm_hopper", LAYER, product(8192, 8192, 1024)),
+    "gemm_hopper-nn-1024x14336x4096": ("gemm_hopper", OTHER_LAYER, product(1024, 14336, 4096)),
+    "gemm_hopper_split-128x4096x8192": ("gemm_hopper_split", LAYER, product(128, 4096, 8192)),
 }
 
 

@@ -82,11 +82,17 @@ def path_of(folder: Path, name: str) -> Path:
 
 
 def save(recording: Recording, folder: Path) -> Path:
-    """Writes ``<name>.json.xz``, whole or not at all, and returns its path."""
+    """Writes ``<name>.json.xz``, whole or not at all, and returns its path. Configs and facts lie there by column, and
+    seconds are rounded, as so much is noise: these files are a part of every checkout.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = path_of(folder, recording.name)
     told = asdict(recording)
-    told["configs"] = [[value for _, value in config] for config in recording.configs]
+    told["configs"] = [*zip(*[[value for _, value in config] for config in recording.configs], strict=True)]
+    names = sorted({name for facts in recording.facts for name in facts})
+    told["facts"] = {name: [facts.get(name) for facts in recording.facts] for name in names}
+    told["compile_s"] = [round(seconds, 3) for seconds in recording.compile_s]
+    told["measure_s"] = [[round(seconds, 4) for seconds in of_pass] for of_pass in recording.measure_s]
     new = path.with_name(path.name + ".new")
     new.write_bytes(lzma.compress(json.dumps(told, separators=(",", ":")).encode()))
     new.replace(path)
@@ -105,7 +111,10 @@ def _read(path: Path) -> Recording:
     try:
         told: dict[str, Any] = json.loads(lzma.decompress(path.read_bytes()))
         names = tuple(told["parameters"])
-        told["configs"] = [tuple(zip(names, values, strict=True)) for values in told["configs"]]
+        told["configs"] = [tuple(zip(names, values, strict=True)) for values in zip(*told["configs"], strict=True)]
+        of_facts = [dict(zip(told["facts"], row, strict=True)) for row in zip(*told["facts"].values(), strict=True)]
+        facts = [{name: value for name, value in row.items() if value is not None} for row in of_facts]
+        told["facts"] = facts or [{} for _ in told["configs"]]
         wanted = {field.name for field in fields(Recording)}
         if told.keys() != wanted:
             raise ValueError(f"its fields differ: {sorted(told.keys() ^ wanted)}")

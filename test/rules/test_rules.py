@@ -857,8 +857,8 @@ def test_guards_of_single_kernels() -> None:
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **dropping | {"lo": -42}) == []
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **dropping | {"lo": -41}) == narrow
     for bit in (ALIBI.value, BIAS_BIT.value, DBIAS_BIT.value):
-        weighted = dropping | {"features": DROPOUT.value | SINKS.value | bit}
-        assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **weighted) == ["it has ALiBi or a bias"]
+        more = dropping | {"features": DROPOUT.value | SINKS.value | bit}
+        assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **more) == ["it has ALiBi or a bias"]
     ragged = banded | {"features": PACKED.value}
     lengths = ["it has sequences or used lengths"]
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **ragged | {"longest_q": 171}) == []

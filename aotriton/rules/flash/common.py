@@ -346,8 +346,8 @@ GUARD_SOFTCAP = Guard(scalar("features") <= SOFTCAP_BIT - 1, "it has softcap")
 
 def has_feature(feature: features.Feature) -> Expression:
     """1 where the call has the feature, else 0."""
-    bit = feature.bit
-    return quotient(scalar("features"), bit) - quotient(scalar("features"), 2 * bit) * 2
+    asked, bit = scalar("features"), feature.bit
+    return quotient(asked, constant(bit)) - quotient(asked, constant(2 * bit)) * 2
 
 
 GUARD_WEIGHTS = Guard(

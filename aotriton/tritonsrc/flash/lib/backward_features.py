@@ -164,6 +164,7 @@ def walk_band(
     if DROPOUT:
         start = row
         heads = 0
+    # Ahead of the loop, what is the same in all steps takes registers that random numbers need.
     for step in tl.range(0, steps, disable_licm=DROPOUT):
         slot = step & 1  # of two STAGES
         phase = (step >> 1) & 1
