@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from aotriton.rules.arch import arch_spec
 from aotriton.rules.database import TuningDatabaseError
@@ -16,7 +17,7 @@ from aotriton.rules.family import Family
 from aotriton.rules.image import TRITON_VERSION
 from aotriton.rules.kernel import Functional, KernelDescription, Value
 from aotriton.rules.operators import Operator
-from aotriton.tune.cli.options import CHOICE, DATABASE, KEY, choices_of, keys_of
+from aotriton.tune.cli.options import DATABASE, choices_of, keys_of, wished
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Problem, Wish, problems
 
@@ -47,12 +48,12 @@ class Invocation:
     @property
     def wish(self) -> Wish:
         def asked(name: str) -> Sequence[Value]:
-            value = getattr(self.options, name)
+            value: Any = wished(self.options, name)
             return () if value is None else (value,) if isinstance(value, bool) else value
 
         return Wish(
-            choices={name: asked(CHOICE + name) for name in choices_of(self.family)},
-            bins={name: asked(KEY + name) for name in keys_of(self.family)},  # type: ignore[misc] # a bin is an int
+            choices={name: asked(name) for name in choices_of(self.family)},
+            bins={name: asked(name) for name in keys_of(self.family)},  # type: ignore[misc] # a bin is an int
             sizes={
                 name: value
                 for name in tuning(self.family.name).shape_options

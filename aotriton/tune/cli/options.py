@@ -18,10 +18,7 @@ from aotriton.tune.search.strategies import BUDGETS, DEFAULT, STRATEGIES
 ROOT = Path(__file__).resolve().parents[3]
 # An installed package must not be written to, and the caller's folder has nothing to do with it.
 DATABASE = (ROOT / "rules" if (ROOT / "CMakeLists.txt").exists() else data_folder()) / "tuning_database.sqlite3"
-CHOICE, KEY = (
-    "choice ",
-    "key ",
-)  # before the names of what is asked for of these, as kernels may name one like an option
+WISHED = "wished "  # before a name that the value of another option has
 LAUNCHER = "aotriton.tune.measure.launcher:GpuLauncher"
 
 
@@ -80,25 +77,27 @@ def common(of: Family) -> argparse.ArgumentParser:
     what.add_argument("--arch", choices=[row.arch for row in ARCHS], help="default: the GPU's")
     _several(what, "kernel", [kernel.name for kernel in of.kernels], str)
     for name, (option, values) in choices_of(of).items():
-        free = _free(made, option, "choice")
         if set(values) == {False, True}:
-            what.add_argument(
-                f"--{free}", dest=CHOICE + name, action=argparse.BooleanOptionalAction, help="default: both"
-            )
+            dest = _dest(made, name)
+            what.add_argument(f"--{option}", dest=dest, action=argparse.BooleanOptionalAction, help="default: both")
         else:
             default = "one that stands for the others" if name in _shared(of) else "all that are worth it"
-            _several(what, free, values, _reader(values), CHOICE + name, default)
+            _several(what, option, values, _reader(values), _dest(made, name), default)
     for name, (option, representatives) in keys_of(of).items():
-        _several(what, _free(made, option, "key"), representatives, int, KEY + name, "the family's own selection")
+        _several(what, option, representatives, int, _dest(made, name), "the family's own selection")
     for size in tuning(of.name).shape_options:
         what.add_argument(f"--{size}", type=int, help="of the shape that is measured (default: what fills the bin)")
     return made
 
 
-def _free(made: argparse.ArgumentParser, option: str, kind: str) -> str:
-    """The option, or ``option-kind`` where another one has its name: kernels name sizes and constexprs as they like."""
-    taken = {text for action in made._actions for text in action.option_strings}  # argparse tells no other way
-    return f"{option}-{kind}" if f"--{option}" in taken else option
+def _dest(made: argparse.ArgumentParser, name: str) -> str:
+    """The name of the value of a choice or key, that no other option's value has: kernels name sizes as they like."""
+    return WISHED + name if name in {action.dest for action in made._actions} else name  # argparse tells no other way
+
+
+def wished(options: argparse.Namespace, name: str) -> object:
+    """The value of the option of a choice or key; None where it was not given."""
+    return getattr(options, WISHED + name if hasattr(options, WISHED + name) else name)
 
 
 def choices_of(of: Family) -> dict[str, tuple[str, list[Value]]]:
