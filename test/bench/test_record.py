@@ -209,7 +209,7 @@ def test_the_dry_run_counts_without_a_gpu(capsys: pytest.CaptureFixture[str]) ->
     assert record.main(["--dry-run"]) == 0
     lines = {line.split()[0]: line.split()[1:3] for line in capsys.readouterr().out.splitlines()}
     assert len(record.PROBLEMS) >= 12
-    assert all(int(lines[name][0]) > 40 for name in record.PROBLEMS)
+    assert all(int(lines[name][0]) > 20 for name in record.PROBLEMS)
     assert lines["gemm-1024x6144x4096"][1] == "0"
     assert int(lines["all"][0]) == sum(int(lines[name][0]) for name in record.PROBLEMS)
 
