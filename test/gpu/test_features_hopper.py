@@ -66,6 +66,33 @@ OF_BACKWARD = [
 ]  # fmt: skip
 
 
+OF_FULL = [  # ALiBi, and dropout where no heads share keys in twos
+    Case((q,) * 2, (k,) * 2, group=group, head_dim=head_dim, dtype=dtype, number=k, layout="rows", **weights, **mask)
+    for q, k, group, head_dim, dtype in (
+        (300, 1000, 1, 128, "bf16"), (1000, 300, 3, 64, "fp16"), (700, 701, 1, 96, "fp16"), (650, 2100, 3, 32, "bf16"),
+    )
+    for weights in (
+        {"dropout": 0.1}, {"alibi": "heads"}, {"alibi": "batch", "dropout": 0.5}, {"alibi": "heads", "sinks": True},
+    )
+    for mask in ({}, *MASKS[:4])
+] + [
+    Case((600,) * 2, (700,) * 2, group=group, head_dim=128, head_dim_v=64, alibi="batch", layout="rows", **mask)
+    for group in (2, 16)
+    for mask in ({}, MASKS[0])
+] + [
+    Case((700, 1, 0, 640, 64, 65, 1000), (700, 130, 5, 640, 64, 0, 129), packed=True, beyond=70, group=group,
+         head_dim=head_dim, dtype=dtype, number=head_dim, alibi=alibi, dropout=dropout, **mask)
+    for group, head_dim, dtype, alibi, dropout in (
+        (3, 128, "fp16", "heads", 0.2), (5, 64, "bf16", "", 0.1), (8, 128, "bf16", "heads", 0.0),
+    )
+    for mask in ({}, *MASKS[:2], MASKS[3])
+] + [
+    Case((600,) * 3, (700,) * 3, used_q=(600, 3, 0), used_k=(700, 1, 90), group=1, head_dim=128, dtype="bf16",
+         alibi="heads", dropout=0.1, causal=causal, causal_variant="bottom_right")
+    for causal in (False, True)
+]  # fmt: skip
+
+
 def is_dense(case: Case) -> bool:
     """Whether the host knows all lengths."""
     return not case.packed and case.used_q is None and case.used_k is None
@@ -86,7 +113,7 @@ def of_forward(case: Case) -> Case:
 
 
 @pytest.mark.parametrize(
-    "case", [*dict.fromkeys(map(of_forward, filter(is_dense, [*CASES, *UNEVEN]))), *OF_FORWARD], ids=str
+    "case", [*dict.fromkeys(map(of_forward, filter(is_dense, [*CASES, *UNEVEN]))), *OF_FORWARD, *OF_FULL], ids=str
 )
 def test_the_forward_is_as_accurate(case: Case) -> None:
     """Out and logsumexp are as near to float64 as ordinary low precision is; what counts not is not read, and what is

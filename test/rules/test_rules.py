@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Set
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -748,17 +749,21 @@ def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:
     assert of(1, **many) == (2, 10)
 
 
-def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) -> list[str]:
+def refused(
+    kernel: KernelDescription, sizes: dict[str, int], given: Set[str] = frozenset(), **scalars: int
+) -> list[str]:
     """Why the kernel does not serve a call, whose values have the head dim of keys unless it is given; without a level,
-    apart from that it is plain, and has no band. It has no pages.
+    apart from that it is plain, and has no band. It has no pages, and of the
+    optional operands those that are ``given``.
     """
     sizes = {"head_dim_v": sizes["head_dim"], "page_size": 0, "pages": 0} | sizes
-    environment = Environment(sizes, scalars_of(kernel, sizes) | {"deterministic": 0} | scalars, multiprocessors=132)
+    leveled = "level" in scalars
+    scalars = scalars_of(kernel, sizes) | {"deterministic": 0} | scalars
+    environment = Environment(sizes, scalars, present=given, multiprocessors=132)
     guards = (
         one
         for one in kernel.all_guards(operator_of(kernel).sizes)
-        if ("level" in scalars or one not in (GUARD_PLAIN, GUARD_SEEN, GUARD_MASK))
-        and one not in (GUARD_ASKED, GUARD_LATENT)
+        if (leveled or one not in (GUARD_PLAIN, GUARD_SEEN, GUARD_MASK)) and one not in (GUARD_ASKED, GUARD_LATENT)
     )
     return [guard.why for guard in guards if not evaluate(guard.condition, environment)]
 
@@ -867,6 +872,12 @@ def test_guards_of_single_kernels() -> None:
     both = ragged | {"features": PACKED.value | SOFTCAP.value}
     assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, **both) == ["it has softcap", *lengths]
     assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, **banded) == []
+    for bits in (DROPOUT.value, ALIBI.value | DROPOUT.value | SINKS.value, ALIBI.value | PACKED.value | USED_K.value):
+        asked, drawn = dropping | {"features": bits}, {"dropout_seed"} if bits & DROPOUT.value else set()
+        assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, drawn, **asked) == []
+        in_twos = ["it has dropout, and heads that share keys and values in twos"] if drawn else []
+        assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES | {"heads_q": 12, "heads_k": 2}, drawn, **asked) == in_twos
+        assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, {"bias"} | drawn, **asked) == ["it has a bias"]
     few = {"batch": 1, "heads_q": 2, "heads_k": 2, "head_dim": 128, "seqlen_q": 4096, "seqlen_k": 4096}
     assert refused(ATTN_BWD_HOPPER_HEADS, few) == []
     features = {"level": 0, "features": 0}

@@ -41,11 +41,11 @@ Values::Values(std::span<const Step> steps, Compiled compiled, const Environment
     const std::span operands(steps[done].operands, arity_of(steps[done].code));
     const bool fits = work_out(done);
     if (!fits) values_[done] = 0;
-    lost_[done] = !fits || std::ranges::any_of(operands, [&](uint8_t operand) { return lost_[operand]; });
+    lost_[done] = !fits || std::ranges::any_of(operands, [&](StepNumber operand) { return lost_[operand]; });
   }
 }
 
-bool Values::get_sound(uint8_t step, int64_t* value) const noexcept {
+bool Values::get_sound(StepNumber step, int64_t* value) const noexcept {
   if (step == kNoStep || lost_[step]) return false;
   *value = values_[step];
   return true;

@@ -46,15 +46,16 @@ struct Instruction {
   int32_t value;
 };
 
+using StepNumber = uint16_t;
+inline constexpr StepNumber kNoStep = UINT16_MAX;
+static_assert(kMaxSteps <= kNoStep);
+
 // The value of what is before it, by number, or of the call. `value` is an instruction's.
 struct Step {
   Code code;
-  uint8_t operands[3];
+  StepNumber operands[3];
   int32_t value;
 };
-
-inline constexpr uint8_t kNoStep = 255;
-static_assert(kMaxSteps <= kNoStep);
 
 // What an expression may ask for; null and 0 where it does not.
 struct Environment {
@@ -72,7 +73,7 @@ using Compiled = bool (*)(const Environment& environment, int64_t* values) noexc
 // the kernel's addressing counts, or choosing does not ask for it. `compiled`: of its code, or null.
 struct Expression {
   std::span<const Instruction> code;
-  uint8_t step = kNoStep;
+  StepNumber step = kNoStep;
   Compiled compiled = nullptr;
 };
 
@@ -86,7 +87,7 @@ class Values {
   Values(std::span<const Step> steps, Compiled compiled, const Environment& environment) noexcept;
 
   // As evaluate() of an expression that has the step; false for kNoStep.
-  bool get(uint8_t step, int64_t* value) const noexcept {
+  bool get(StepNumber step, int64_t* value) const noexcept {
     if (step >= sound_) [[unlikely]]
       return get_sound(step, value);
     *value = values_[step];
@@ -97,7 +98,7 @@ class Values {
   const int64_t* sound() const noexcept { return sound_ ? values_ : nullptr; }
 
  private:
-  bool get_sound(uint8_t step, int64_t* value) const noexcept;
+  bool get_sound(StepNumber step, int64_t* value) const noexcept;
 
   size_t sound_;                 // steps, where all have a value; else 0
   std::bitset<kMaxSteps> lost_;  // those without a value

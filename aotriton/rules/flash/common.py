@@ -337,9 +337,8 @@ FEATURES = Number("features", "i32", scalar("features"), levels=FEATURED)
 # above SOFTCAP.
 PACKED_BIT, SOFTCAP_BIT = features.PACKED.bit, features.SOFTCAP.bit
 LENGTHS_ON_HOST = scalar("features") <= PACKED_BIT - 1
-_WITH_SOFTCAP = ceil_divide(scalar("features") + 1, SOFTCAP_BIT) - 1
 GUARD_LENGTHS = Guard(
-    scalar("features") <= _WITH_SOFTCAP * SOFTCAP_BIT + (PACKED_BIT - 1), "it has sequences or used lengths"
+    choose(scalar("level") <= GENERAL, LENGTHS_ON_HOST, constant(1)), "it has sequences or used lengths"
 )
 GUARD_SOFTCAP = Guard(scalar("features") <= SOFTCAP_BIT - 1, "it has softcap")
 
@@ -350,6 +349,7 @@ def has_feature(feature: features.Feature) -> Expression:
     return quotient(asked, constant(bit)) - quotient(asked, constant(2 * bit)) * 2
 
 
+GUARD_BIAS = Guard(present("bias") <= 0, "it has a bias")
 GUARD_WEIGHTS = Guard(
     equal(has_feature(features.ALIBI) + has_feature(features.BIAS) + has_feature(features.DBIAS), 0),
     "it has ALiBi or a bias",
@@ -362,6 +362,10 @@ def _featured(name: str, operand: Operand) -> Tensor:
 
 
 # Of images of the level FULL alone.
+OF_ALIBI = (
+    Tensor("AlibiSlopes", ALIBI_SLOPES, general=True, levels=(FULL,)),
+    *strides("b", "AlibiSlopes", levels=(FULL,)),
+)
 OF_DROPOUT = (
     Number("dropout", "fp32", scalar("dropout"), levels=(FULL,)),
     Tensor("DropoutSeed", DROPOUT_SEED, general=True, levels=(FULL,)),

@@ -11,6 +11,7 @@ from aotriton.rules.expression import (
     constant,
     minimum,
     multiprocessors,
+    present,
     scalar,
     size,
     tunable,
@@ -154,6 +155,10 @@ def _tiles_of_sequences(rows: Expression) -> Expression:
     return each * (size("batch") * c.SEQUENCES)
 
 
+GUARD_DRAWN_HEADS = Guard(
+    present("dropout_seed") * c.PACKED <= 1, "it has dropout, and heads that share keys and values in twos"
+)
+
 FEATURES_TILES = _tiles_of_sequences(tunable("CONSUMERS") * 64)
 
 ATTN_FWD_HOPPER_FEATURES = KernelDescription(
@@ -174,9 +179,13 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
         Number("sequences", "i32", size("batch") * c.SEQUENCES),
         Number("log2_packed", "i32", c.LOG2_PACKED),
         *c.of_lengths("q", sinks=True),
+        *c.OF_ALIBI,
+        *c.OF_DROPOUT,
         *c.constexprs("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "GROUP_ROUNDS", "Q_SLOTS", "OUT_PIECES"),
     ),
-    choices=(c.LEVEL.narrowed(c.GENERAL), c.T, c.HEAD_DIM, c.DESCRIPTOR),
+    sources={c.FULL: "attn_fwd_hopper_features_full"},
+    choices=(c.LEVEL.narrowed(*c.FEATURED), c.T, c.HEAD_DIM, c.DESCRIPTOR),
+    impossible=({"LEVEL": c.FULL, c.HEAD_DIM.name: 256},),  # every image spills
     tunables=by_vendor(
         {"OUT_PIECES": 1},
         cuda={
@@ -202,7 +211,9 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
         c.GUARD_PACKED_Q,
         c.GUARD_INVARIANT,
         c.GUARD_SOFTCAP,
-        c.GUARD_LENGTHS,  # with them others are faster
+        c.GUARD_LENGTHS,  # with them others are faster, of the calls that others serve
+        c.GUARD_BIAS,
+        GUARD_DRAWN_HEADS,
         Guard(_tiles_of_sequences(constant(64)) <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),
     ),
     restrictions=FEATURES_RESTRICTIONS,

@@ -7,6 +7,7 @@ once, and a weight that is dropped becomes negative, so that nothing else need b
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from aotriton.tritonsrc.flash.lib.accumulators import halves, joined
 from aotriton.tritonsrc.flash.lib.dropout import Dropout, dropout_of, kept, scale_of
 from aotriton.tritonsrc.flash.lib.notes import note, noted
 
@@ -55,23 +56,3 @@ def signed(p, numbers, heads, row, first_key: gl.constexpr):
         head = (noted(numbers, HEAD) + heads).to(gl.uint32, bitcast=True)
         dropout = Dropout(noted(numbers, FEATURES), seed, low, head, noted(numbers, THRESHOLD))
         return 2.0 * kept(p, dropout, row, noted(numbers, KEY) + first_key, queries, keys, row) - p
-
-
-@gluon.jit
-def halves(x):
-    """The two halves of a tile's columns."""
-    HALF: gl.constexpr = x.shape[1] // 2
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])
-    first, second = x.reshape([x.shape[0], 2, HALF]).permute((0, 2, 1)).split()
-    return (
-        gl.convert_layout(first, LAYOUT, assert_trivial=True),
-        gl.convert_layout(second, LAYOUT, assert_trivial=True),
-    )
-
-
-@gluon.jit
-def joined(first, second):
-    """A tile of two halves of its columns."""
-    x = gl.join(first, second).permute((0, 2, 1)).reshape([first.shape[0], 2 * first.shape[1]])
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, x.shape[1], 16])
-    return gl.convert_layout(x, LAYOUT, assert_trivial=True)

@@ -1,4 +1,4 @@
-"""Attention forward for Hopper with features: bands, sinks, packed sequences and used lengths.
+"""Attention forward for Hopper with features: bands, sinks, packed sequences and used lengths; ALiBi and dropout.
 
 As `forward.py`, which describes the warps, the slots and who waits for whom, with these differences.
 
@@ -19,8 +19,11 @@ the former while it waits for the latter: STAGES must be more than the steps bet
 Of packed sequences, tensor maps go through all rows: behind the end of a sequence lie the rows of the next one, and
 behind the used rows anything. Their scores are masked, and the values, which may not be numbers, are cleared in shared
 memory. Out goes to memory row by row where a tile reaches beyond the end of its sequence.
+
+Images of the level FULL have ALiBi and dropout, whose numbers are `full_numbers` (lib/forward_full.py).
 """
 
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
@@ -29,6 +32,7 @@ from aotriton.tritonsrc.flash.lib.band import inside, keys_of, visited
 from aotriton.tritonsrc.flash.lib.bundle import bundle
 from aotriton.tritonsrc.flash.lib.features import PACKED, SINKS, USED_K
 from aotriton.tritonsrc.flash.lib.forward import in_pieces, own_rows, scaled
+from aotriton.tritonsrc.flash.lib.forward_full import Full, dropped, factor_of, full_of_call, full_of_tile, with_alibi
 from aotriton.tritonsrc.flash.lib.forward_scheduler import schedule_of, work_at
 from aotriton.tritonsrc.flash.lib.hopper_column_parts import (
     bytes_of,
@@ -100,6 +104,7 @@ class Call:
     SequsedQ: gl.tensor
     SequsedK: gl.tensor
     longest: gl.tensor
+    full_numbers: Full  # None below the level FULL
     CONSUMERS: gl.constexpr
     STAGES: gl.constexpr
     GROUP_ROUNDS: gl.constexpr
@@ -362,6 +367,7 @@ def consumer(call, C: gl.constexpr):
     OUT_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FIRST, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, OUT_LAYOUT, 2)
     dtype: gl.constexpr = q_slots[0].dtype
+    FULL: gl.constexpr = call.full_numbers is not None
 
     # Exponentials are taken to base 2. Not zero: a masked score stays minus infinity when scaled.
     scale = gl.maximum(opaque(call.sm_scale) * LOG2_E, 1e-30)
@@ -380,10 +386,16 @@ def consumer(call, C: gl.constexpr):
         first = start + passed
         last = start + tile.count - left  # brings the last values
         key = tile.first + (tile.count - 1 - passed) * BLOCK_N
+        if FULL:
+            at, row_head, _ = row_numbers(call, tile, C, S_LAYOUT)
+            weights = full_of_tile(call.full_numbers, call.features, call.sm_scale, tile.sequence, at, row_head, head)
+            s = with_alibi(s, weights, key)
         if (key < clear) | (key >= unmasked):
             s = masked(s, tile, key, log2_packed, C)
         base = gl.maximum(first_base(s, scale), LOWEST_BASE)
         p, row_sum = exponentials(s, base, scale)
+        if FULL:
+            p = dropped(p, weights, tile.row + C * 64, key)
         p = gl.convert_layout(p.to(dtype), P_LAYOUT)
         out = zeros(k_slots, 64)
         if ((opaque(call.features) & (PACKED | USED_K)) != 0) & (key + BLOCK_N > tile.sequence.k.used):
@@ -391,12 +403,15 @@ def consumer(call, C: gl.constexpr):
             clear_values(v_slots, slot_of(first + 1, STAGES), tile.sequence.k.used - key)
 
         q = own_rows(q_slots, count % Q_SLOTS * CONSUMERS + C)
-        for step in range(first + 1, last):
+        # Ahead of the loop, what is the same in all steps takes registers that random numbers need.
+        for step in tl.range(first + 1, last, disable_licm=FULL):
             key -= BLOCK_N
             await_step(full, step, STAGES)
             s = scores(q, k_slots, slot_of(step, STAGES), no_s)
             out_next = weighted(p, v_slots, slot_of(step, STAGES), out)
             s = warpgroup_mma_wait(len(out), deps=[s])
+            if FULL:
+                s = with_alibi(s, weights, key)
             if (key < clear) | (key >= unmasked):
                 s = masked(s, tile, key, log2_packed, C)
             base_before = base
@@ -404,6 +419,8 @@ def consumer(call, C: gl.constexpr):
             correction = gl.exp2(base_before - base)
             p_next, sums = exponentials(s, base, scale)
             row_sum = row_sum * correction + sums
+            if FULL:
+                p_next = dropped(p_next, weights, tile.row + C * 64, key)
             p_next = gl.convert_layout(p_next.to(dtype), P_LAYOUT)
             out = finished(out_next)
             release(empty, step, STAGES)
@@ -442,6 +459,8 @@ def consumer(call, C: gl.constexpr):
             lse = gl.where(at < sequence.q.used, (base + gl.log2(row_sum)) * LN_2, float("-inf"))
             gl.store(call.L + in_l, lse, mask=at < sequence.q.rows)
         factor = correction / gl.where(row_sum == 0.0, 1.0, row_sum)
+        if FULL:
+            factor *= factor_of(call.full_numbers)
         out = [scaled(out_part, factor).to(dtype) for out_part in out]
         _, end = positions(tile.row + C * 64, 64, log2_packed)
         if ((features & PACKED) != 0) & (end > sequence.q.rows):
@@ -472,9 +491,11 @@ def forward_features(
     max_seqlen_q, max_seqlen_k, head_dim_v, sequences, log2_packed, lo, hi, features, Sinks,
     CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_ROUNDS: gl.constexpr, Q_SLOTS: gl.constexpr,
-    OUT_PIECES: gl.constexpr,
+    OUT_PIECES: gl.constexpr, AlibiSlopes=None, stride_alibi_b=None, dropout=None, DropoutSeed=None, DropoutOffset=None,
 ):  # fmt: skip
-    """The program of attn_fwd_hopper_features, whose arguments these are, with tuples of parts."""
+    """The program of attn_fwd_hopper_features, whose arguments these are, with tuples of parts; with those of ALiBi and
+    dropout, if it has them.
+    """
     gl.static_assert(CONSUMERS <= STAGES, "a consumer lets more steps pass than there are slots")
     REGISTERS: gl.constexpr = 160 if CONSUMERS == 3 else 232
     PRODUCER_REGISTERS: gl.constexpr = 32 if CONSUMERS == 3 else 40
@@ -488,11 +509,14 @@ def forward_features(
     init_all(q_full, 1)
     init_all(full, 1)
     init_all(empty, CONSUMERS)
+    full_numbers = None
+    if dropout is not None:
+        full_numbers = full_of_call(AlibiSlopes, stride_alibi_b, features, dropout, DropoutSeed, DropoutOffset)
     call = Call(
         Out, OutRows, stride_out_b, stride_out_h, stride_out_s, L, Q, K, V, q_slots, k_slots, v_slots, out_slots,
         q_full, full, empty, store_lse, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim_v,
         sequences, log2_packed, lo, hi, features, Sinks, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest,
-        CONSUMERS, STAGES, GROUP_ROUNDS, Q_SLOTS, OUT_PIECES,
+        full_numbers, CONSUMERS, STAGES, GROUP_ROUNDS, Q_SLOTS, OUT_PIECES,
     )  # fmt: skip
     if CONSUMERS == 1:
         gl.warp_specialize([(consumer, (call, 0)), (producer, (call,))], [1], [PRODUCER_REGISTERS])
