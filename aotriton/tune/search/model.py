@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 OWN = 6.0  # what a trial of the problem itself weighs, beside one of a problem just like it
 TREES = 64
 SLOWEST = log(4)  # it does not matter how much slower than this a config is
-LUCK = 0.5  # how many standard deviations of the trees a config is trusted to be faster than their mean
+LUCK = 0.5  # how many standard deviations of the trees a config is usually trusted to be faster than their mean
 MOST_ROWS = 2000  # of the history, the closest problems first
 
 
@@ -32,8 +32,12 @@ class Model:
         self._features = sorted(space.features)
         self._facts = sorted({name for facts in space.facts.values() for name in facts})
 
-    def scores(self, trials: Mapping[Config, Trial], configs: list[Config], seed: int) -> np.ndarray:
-        """An optimistic estimate of log(time / least time) for each config; less is better."""
+    def scores(
+        self, trials: Mapping[Config, Trial], configs: list[Config], seed: int, luck: float = LUCK
+    ) -> np.ndarray:
+        """An optimistic estimate of log(time / least time) for each config; less is better. ``luck``: by how many
+        standard deviations of the trees.
+        """
         import numpy as np
         from sklearn.ensemble import RandomForestRegressor
 
@@ -50,7 +54,7 @@ class Model:
         forest.fit(x, y, sample_weight=weights)
         encoded = self._rows(configs, self._space.facts, self._space.features)
         each = np.stack([tree.predict(encoded) for tree in forest.estimators_])
-        return np.asarray(each.mean(axis=0) - LUCK * each.std(axis=0))
+        return np.asarray(each.mean(axis=0) - luck * each.std(axis=0))
 
     @cached_property
     def _history(self) -> tuple[Any, Any, Any]:

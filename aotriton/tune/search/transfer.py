@@ -8,9 +8,11 @@
 4. Polish: all configs that differ from the best one in a single parameter. A value may be good where its neighbours are
    not, and a model that saw it in slow configs alone does not say so. Also, around the best config of another tile, the
    most promising ones of those that differ in one parameter, or in two by one step each.
-5. Check: what the model expects most of by now, and of each of the most promising tiles one config.
+5. Check, together with the polish: what the model expects most of by now, and one config of each of the tiles that may
+   be good by how much the model's trees disagree. A config that is fast alone is in none of the lists before.
 
-After a gain it goes on with 2, until polish and check gain nothing.
+After a gain it goes on with 2, until polish and check gain nothing. There are two checks at least: the second one knows
+what the first one has seen of the tiles.
 
 While the first rounds wait for trials, there is another look at random configs of the lowest costs: rounds stay where
 something was fast, and compilers have nothing else to do.
@@ -19,10 +21,11 @@ something was fast, and compilers have nothing else to do.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice, zip_longest
+from functools import cached_property
+from itertools import zip_longest
 from math import inf
 
-from aotriton.tune.search.model import Model
+from aotriton.tune.search.model import LUCK, Model
 from aotriton.tune.search.portfolio import portfolio
 from aotriton.tune.search.space import COST, WARP, Config, SearchSpace, Trial
 from aotriton.tune.search.strategy import StrategyBase
@@ -34,7 +37,9 @@ AHEAD = 2  # trials that the next round does not wait for
 GAIN = 0.005  # what counts as one, relatively: less is noise
 PATIENCE = 8  # trials of the rounds without a gain, after which they end
 POLISH = 6  # trials around the best config of another tile
-CHECK = 8  # trials of each kind of a check: the most promising configs, and one of each of the most promising tiles
+CHECKS = 2  # at least; one more after a gain
+BEST, TILES = 2, 7  # trials of a check: the most promising configs, and one of each of the tiles that may be good
+TRUST = 2.0  # a check's LUCK of tiles: what nobody tried may be this much better than expected, in standard deviations
 LIKELY = 8  # configs of each kind that may be next: of the next round, and of the polish
 COSTS = 8  # the lowest ones, which the other look and the scan take configs of
 LOOK = 20  # trials of the other look
@@ -52,10 +57,11 @@ class Transfer(StrategyBase):
         self._scanned = False
         self._lined: set[Config] = set()  # the best ones, whose lines were measured
         self._polished: set[Config] = set()  # the others that were polished
-        self._checked: float | None = None  # the best time at the last check
+        self._checked, self._checks = inf, 0  # the best time in µs at the last check, and how many there were
         self._best, self._since = inf, -size  # the time of the last gain in µs, and the trials since then
         self._model = Model(space)
         self._ranked: list[Config] = []  # what the last round could have asked for, the most promising first
+        self._next: list[Config] = []  # what the next check may ask for, once rounds have ended
         self._look: list[Config] | None = None  # what is left of the other look; None before it
         self._looking: set[Config] = set()
 
@@ -93,24 +99,23 @@ class Transfer(StrategyBase):
 
     @property
     def likely(self) -> list[Config]:
-        """What the next round or the polish may ask for, by what the last round knew."""
+        """What the next round, the polish or the next check may ask for, by what the last one knew."""
         fresh = [config for config in self._ranked if self.new(config)]
         lines = [config for best in self._best_two()[:1] for config in self.space.lines(best) if self.new(config)]
         near = {config for other in self._best_two()[1:] for config in self._around(other)}
         around = [config for config in fresh if config in near]
         of_costs = [] if self._scanned else self._first_of_each_cost(fresh)
-        return list(dict.fromkeys([*fresh[:LIKELY], *of_costs, *lines, *around[:LIKELY]]))
+        checked = [config for config in self._next if self.new(config)]
+        return list(dict.fromkeys([*checked, *fresh[:LIKELY], *of_costs, *lines, *around[:LIKELY]]))
 
     def _plan(self) -> list[Config]:
         """The configs to be measured next; none where they depend on pending ones."""
         self._planned = [config for config in self._planned if self.new(config)]
         if not self._planned and self._since < PATIENCE and len(self.pending - self._looking) <= AHEAD:
-            self._ranked = self._promising(self._fresh())
+            self._ranked, self._next = self._promising(self._fresh()), []
             self._planned = self._ranked[:BATCH]
         if not self._planned and not self.pending:
-            self._planned = self._scan() or self._polish()
-        if not self._planned and not self.pending and not self._other_look():
-            self._planned = self._check()
+            self._planned = self._scan() or list(dict.fromkeys([*self._polish(), *self._check()]))
         return self._planned
 
     def _other_look(self) -> list[Config]:
@@ -150,18 +155,27 @@ class Transfer(StrategyBase):
         return list(dict.fromkeys(found))
 
     def _check(self) -> list[Config]:
-        """The most promising configs, and the first one of each of the most promising tiles; again after a gain.
+        """The most promising configs, and the first one of each of the tiles that may be good; again after a gain, and
+        CHECKS times at least.
 
         Without the tiles these may all be alike; and tiles of one cost hide each other from the scan.
         """
-        if self._checked is not None and not self._best < self._checked * (1 - GAIN):
+        if self._checks >= CHECKS and not self._best < self._checked * (1 - GAIN):
             return []
-        self._checked = self._best
-        promising = self._promising(self._fresh())
-        first: dict[object, Config] = {}
-        for config in promising:
-            first.setdefault(self._tile(config), config)
-        return list(dict.fromkeys([*promising[:CHECK], *islice(first.values(), CHECK)]))
+        self._checked, self._checks = self._best, self._checks + 1
+        promising, tiles = self._promising(self._fresh()), self._first_of_each_tile()
+        self._next = [*tiles[TILES : 2 * TILES], *promising[BEST : 2 * BEST]]
+        return list(dict.fromkeys([*promising[:BEST], *tiles[:TILES]]))
+
+    def _first_of_each_tile(self) -> list[Config]:
+        """The new config of each tile, and way to compute it, that may be the best one, the most promising ones first.
+
+        A config that is fast alone, among slow ones of its tile, is one that the trees disagree about.
+        """
+        first: dict[Config, Config] = {}
+        for config in self._promising(self._fresh(), TRUST):
+            first.setdefault(self._way(config), config)
+        return [*first.values()]
 
     def _cost(self, config: Config) -> float | None:
         """What the config should cost by the kernel's description, where that says it."""
@@ -174,6 +188,25 @@ class Transfer(StrategyBase):
         facts = self.space.facts.get(config, {})
         return tuple(value for name, value in sorted(facts.items()) if name != WARP)
 
+    def _way(self, config: Config) -> Config:
+        """The tile of the config, and how it is computed: the values of those parameters that tiles depend on. One tile
+        may be the work of two consumers together, or of one where two take turns.
+        """
+        return tuple(pair for pair in config if pair[0] in self._decisive)
+
+    @cached_property
+    def _decisive(self) -> frozenset[str]:
+        """The names of the parameters that tiles depend on."""
+        found = set()
+        for index, name in enumerate(self.space.parameters):
+            tiles: dict[Config, object] = {}  # by what else a config has
+            for config in self.space.configs:
+                tile = self._tile(config)
+                if tiles.setdefault((*config[:index], *config[index + 1 :]), tile) != tile:
+                    found.add(name)
+                    break
+        return frozenset(found)
+
     def _best_two(self) -> list[Config]:
         """The best config, and the best one of another tile."""
         best = self.ranked()[:1]
@@ -182,11 +215,11 @@ class Transfer(StrategyBase):
     def _around(self, config: Config) -> list[Config]:
         return [*self.space.lines(config), *self.space.diagonal(config)]
 
-    def _promising(self, configs: Iterable[Config]) -> list[Config]:
-        """The configs, those first that the model expects to be fastest."""
+    def _promising(self, configs: Iterable[Config], luck: float = LUCK) -> list[Config]:
+        """The configs, those first that the model expects to be fastest, with so many standard deviations of luck."""
         if not (fresh := list(configs)):
             return []
-        scores = self._model.scores(self.trials, fresh, self.draw.getrandbits(31))
+        scores = self._model.scores(self.trials, fresh, self.draw.getrandbits(31), luck)
         return [fresh[index] for index in scores.argsort(kind="stable")]
 
     def _fresh(self) -> list[Config]:
