@@ -1,10 +1,12 @@
-"""Records tuning problems for replays: compiles and times every config of their rich spaces, in two passes.
+"""Records tuning problems for replays: compiles and times every config of their rich spaces, in two or three passes.
 
 ``python bench/record.py`` on a node with CUDA GPUs, torch, Triton and the binding on PYTHONPATH, and the repository,
-too. ``--dry-run`` needs none of them. A problem is saved as soon as both of its passes are whole.
+too. ``--dry-run`` needs none of them. A problem is saved as soon as all of its passes are whole. ``--race`` adds a
+third pass, C, of which a replay makes the race of a search's leaders: pass A chose them, and pass B judges what wins.
 
-Each pass has a random order of its own and, where there are several, a GPU of its own. Every ANCHOR_EVERY configs it
-times its anchor, a good config: what that takes longer than its median is drift, and divided out of what is around it.
+Each pass has a random order of its own. Where there are several GPUs, A and B have different ones, and C any. Every
+ANCHOR_EVERY configs a pass times its anchor, a good config: what that takes longer than its median is drift, and
+divided out of what is around it.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ from aotriton.tune.workers.cores import launch_cores, leave
 from aotriton.tune.workers.gpu_process import GpuProcess, TimedOut, Unstartable, WorkerError
 
 ARCH = "sm_90"
-PASSES = "AB"
+PASSES = "ABC"  # what a search sees, what judges it, and where it is asked for, the race of its leaders
+JUDGE = PASSES.index("B")
 ANCHOR_EVERY = 20  # configs
 SCOUTS = 12  # configs, of today's space where it has so many, of which the fastest is the anchor
 TRIES = 2  # of a config that crashes or hangs, the second on a fresh worker
@@ -209,13 +212,13 @@ def drift_at(place: int, anchors: Sequence[tuple[int, float]]) -> float:
 
 
 class Recorder:
-    """One run: compiles the tasks' images in order, and has the workers time each task twice once it is compiled."""
+    """One run: compiles the tasks' images in order, and has the workers time each task so often once it is compiled."""
 
-    def __init__(self, given: Sequence[Task], out: Path, seed: int, deadline: float) -> None:
-        self.tasks, self.out, self.seed, self.deadline = given, out, seed, deadline
+    def __init__(self, given: Sequence[Task], out: Path, seed: int, deadline: float, passes: str = PASSES[:2]) -> None:
+        self.tasks, self.out, self.seed, self.deadline, self.passes = given, out, seed, deadline, passes
         self.saved: list[Path] = []
-        self._left = [(task, number) for task in given for number in range(len(PASSES))]
-        self._taken: dict[str, str] = {}  # the GPU that has the other pass, by problem
+        self._left = [(task, number) for task in given for number in range(len(passes))]
+        self._taken: dict[str, str] = {}  # the GPU that has pass A or B, by problem
         self._changed = threading.Condition()
         self._stopped = False
         self._product = ""
@@ -238,8 +241,8 @@ class Recorder:
                 if thread.ident:
                     thread.join()
             for task in self.tasks:
-                if len(task.passes) < len(PASSES):
-                    missing = [name for number, name in enumerate(PASSES) if number not in task.passes]
+                if len(task.passes) < len(self.passes):
+                    missing = [name for number, name in enumerate(self.passes) if number not in task.passes]
                     self._note(f"{task.name}: dropped: pass {' and '.join(missing)} is not whole")
 
     def _note(self, message: str) -> None:
@@ -278,16 +281,17 @@ class Recorder:
             self._stop()
 
     def _take(self, gpu: str, several: bool) -> tuple[Task, int] | None:
-        """The next pass whose images are there and whose other pass another GPU has; None where none is left."""
+        """The next pass whose images are there and which this GPU may have; None where none is left."""
         with self._changed:
             while True:
-                mine = [(t, n) for t, n in self._left if not several or self._taken.get(t.name) != gpu]
+                mine = [(t, n) for t, n in self._left if not several or n > JUDGE or self._taken.get(t.name) != gpu]
                 if self._ending() or not mine:
                     return None
                 for task, number in mine:
                     if task.compiled:
                         self._left.remove((task, number))
-                        self._taken[task.name] = gpu
+                        if number <= JUDGE:
+                            self._taken[task.name] = gpu
                         return task, number
                 self._changed.wait(0.5)  # the deadline may pass meanwhile, and another GPU end
 
@@ -327,11 +331,11 @@ class Recorder:
         )
         with self._changed:
             task.passes[number] = taken
-            whole = len(task.passes) == len(PASSES)
+            whole = len(task.passes) == len(self.passes)
         if whole:
             made = recording_of(task)
             self.saved.append(save(made, self.out))
-            self._note(f"{task.name}: saved; the passes differ by {made.noise:.2%}")
+            self._note(f"{task.name}: saved; passes A and B differ by {made.noise:.2%}")
 
 
 def time_all(task: Task, worker: GpuProcess, seed: str, ending: Callable[[], bool]) -> dict[str, Outcome]:
@@ -413,12 +417,12 @@ def attempt(worker: GpuProcess, request: Request, best: float | None) -> Outcome
 
 
 def recording_of(task: Task) -> Recording:
-    """Both passes of a task, with what the compiler said."""
+    """All passes of a task, with what the compiler said."""
     problem, functional, vendor = task.problem, task.problem.functional, task.problem.functional.arch_spec.vendor
     names = [spec.name for spec in task.specs]
     images = [task.images[name] for name in names]
-    both = [[task.passes[number].outcomes[name] for name in names] for number in range(len(PASSES))]
-    passes = [[one.us and rounded(one.us) for one in outcomes] for outcomes in both]
+    taken = [[task.passes[number].outcomes[name] for name in names] for number in sorted(task.passes)]
+    passes = [[one.us and rounded(one.us) for one in outcomes] for outcomes in taken]
     device = task.passes[0].device
     parameters = {
         **{one.name: (one.default or 0,) for one in problem.kernel.tunables},
@@ -443,10 +447,10 @@ def recording_of(task: Task) -> Recording:
         parameters={name: list(values) for name, values in parameters.items()},
         defaults={name: value for name, value in defaults.items() if value is not None and name in parameters},
         configs=[spec.tunables + spec.compile_options for spec in task.specs],
-        statuses=[next((one.status for one in pair if one.status != "ok"), "ok") for pair in zip(*both, strict=True)],
+        statuses=[next((one.status for one in each if one.status != "ok"), "ok") for each in zip(*taken, strict=True)],
         facts=[facts_of(image) for image in images],
         compile_s=[rounded(image.seconds) for image in images],
-        measure_s=[[rounded(one.seconds) for one in outcomes] for outcomes in both],
+        measure_s=[[rounded(one.seconds) for one in outcomes] for outcomes in taken],
         passes=passes,
         noise=rounded(noise(passes)),
     )
@@ -463,7 +467,7 @@ def rounded(number: float) -> float:
     return float(f"{number:.5g}")
 
 
-def dry_run(given: Sequence[Task], jobs: int, gpus: int) -> None:
+def dry_run(given: Sequence[Task], jobs: int, gpus: int, passes: str) -> None:
     """Prints how many configs and images each problem has, and what they will take."""
     known: set[str] = set()
     total_configs, total_images, total_compile, total_measure = 0, 0, 0.0, 0.0
@@ -472,7 +476,7 @@ def dry_run(given: Sequence[Task], jobs: int, gpus: int) -> None:
         new = {spec.name for spec in task.specs} - known
         known |= new
         compile_s = len(new) * COMPILE_S[task.problem.kernel.gluon]
-        measure_s = len(PASSES) * (len(task.specs) * (1 + 1 / ANCHOR_EVERY) + SCOUTS) * MEASURE_S
+        measure_s = len(passes) * (len(task.specs) * (1 + 1 / ANCHOR_EVERY) + SCOUTS) * MEASURE_S
         print(f"{task.name:36}{len(task.specs):>9}{len(new):>12}{compile_s:>8.0f} s{measure_s:>8.0f} s")
         total_configs, total_images = total_configs + len(task.specs), total_images + len(new)
         total_compile, total_measure = total_compile + compile_s, total_measure + measure_s
@@ -492,6 +496,7 @@ def main(arguments: Sequence[str] | None = None, compiler: Compile = compile_ima
     parser.add_argument("--gpus", nargs="+", metavar="GPU", help="indices of the GPUs to use (default: all visible)")
     parser.add_argument("--jobs", type=int, help="compiler processes (default: one a core)")
     parser.add_argument("--most", type=int, default=5000, help="configs of a problem (default: %(default)s)")
+    parser.add_argument("--race", action="store_true", help="a third pass, for the race at the end of a search")
     parser.add_argument("--seed", type=int, default=0, help="of draws and orders (default: %(default)s)")
     parser.add_argument(
         "--time-budget",
@@ -504,9 +509,9 @@ def main(arguments: Sequence[str] | None = None, compiler: Compile = compile_ima
     parser.add_argument("--launcher", default="aotriton.tune.measure.launcher:GpuLauncher", metavar="MODULE:CLASS")
     options = parser.parse_args(arguments)
     deadline = time.monotonic() + options.time_budget
-    given = tasks(options.problems, options.most, options.seed)
+    given, passes = tasks(options.problems, options.most, options.seed), PASSES if options.race else PASSES[:2]
     if options.dry_run:
-        dry_run(given, options.jobs or 60, len(options.gpus or range(4)))
+        dry_run(given, options.jobs or 60, len(options.gpus or range(4)), passes)
         return 0
     gpus = options.gpus or visible_gpus()
     if not gpus:
@@ -514,7 +519,7 @@ def main(arguments: Sequence[str] | None = None, compiler: Compile = compile_ima
         return 2
     cores = launch_cores(gpus)
     workers = [GpuProcess(options.launcher, gpu, CANDIDATE_LIMIT, core) for gpu, core in zip(gpus, cores, strict=True)]
-    recorder = Recorder(given, options.out, options.seed, deadline)
+    recorder = Recorder(given, options.out, options.seed, deadline, passes)
     with tempfile.TemporaryDirectory(prefix="aotriton-record-") as store:  # a new one: compiling is to be timed
         recorder.run(workers, ImageStore(store), options.jobs, compiler)
     return 0 if len(recorder.saved) == len(given) else 1

@@ -1,4 +1,4 @@
-"""Recordings: tuning problems whose configs were all compiled and timed twice, as files that a replay reads.
+"""Recordings: tuning problems whose configs were all compiled, and timed twice or three times, for replays.
 
 Needs nothing but Python.
 """
@@ -22,11 +22,12 @@ Config = tuple[tuple[str, int], ...]
 class Recording:
     """One problem. What is told of configs has the order of ``configs``; times are None where a pass gave none.
 
-    ``passes``: median microseconds, drift divided out. ``noise``: see the function. ``measure_s`` and ``compile_s``:
-    wall seconds of a pass's child process and of one compiler. ``parameters``: the values of the rich space in their
-    order, of tunables and compile options; ``defaults`` those that a name leaves out. ``facts``: registers, shared
-    (bytes), spills and instructions of the image, or nothing of one that was not made. ``statuses``: ok,
-    compile_failed, pruned, wrong, crashed or timed_out, if only in one pass. ``features``: the sizes and the tuning
+    ``passes``: median microseconds, drift divided out: A, which a search sees, B, which it is judged by, and where
+    there is a third one C, the race of what is fastest on A. ``noise``: see the function. ``measure_s`` and
+    ``compile_s``: wall seconds of a pass's child process and of one compiler. ``parameters``: the values of the rich
+    space in their order, of tunables and compile options; ``defaults`` those that a name leaves out. ``facts``:
+    registers, shared (bytes), spills and instructions of the image, or nothing of one that was not made. ``statuses``:
+    ok, compile_failed, pruned, wrong, crashed or timed_out, if only in one pass. ``features``: the sizes and the tuning
     keys at this shape.
     """
 
@@ -53,8 +54,8 @@ class Recording:
     noise: float
 
     def __post_init__(self) -> None:
-        if len(self.passes) != 2 or len(self.measure_s) != 2:
-            raise ValueError(f"there must be two passes, not {len(self.passes)} and {len(self.measure_s)}")
+        if len(self.passes) not in (2, 3) or len(self.measure_s) != len(self.passes):
+            raise ValueError(f"there must be two passes or three, not {len(self.passes)} and {len(self.measure_s)}")
         of_configs = (self.statuses, self.facts, self.compile_s, *self.measure_s, *self.passes)
         if any(len(column) != len(self.configs) for column in of_configs):
             raise ValueError(f"of {len(self.configs)} configs it tells of {[len(column) for column in of_configs]}")
@@ -64,11 +65,11 @@ class Recording:
 
 
 def noise(passes: Sequence[Sequence[float | None]]) -> float:
-    """Median relative difference of two passes among what is within NEAR of the first one's best.
+    """Median relative difference of the first two passes among what is within NEAR of the first one's best.
 
     What all of a pass takes longer is left out: that is another GPU, and no ranking sees it. 0 where nothing was timed.
     """
-    pairs = [(a, b) for a, b in zip(*passes, strict=True) if a is not None and b is not None]
+    pairs = [(a, b) for a, b in zip(*passes[:2], strict=True) if a is not None and b is not None]
     best = min((a for a, _ in pairs), default=0.0)
     ratios: list[float] = [b / a for a, b in pairs if a <= NEAR * best]
     if not ratios:

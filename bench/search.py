@@ -6,11 +6,12 @@ draws it (matplotlib). ``--from JSON ...`` takes the arms that these results hav
 ``--helion`` alone.
 
 Strategies see pass A of a recording and are judged by pass B: regret is how much longer than B's best the config takes
-that was the fastest on A among what was tried; what is below the noise of the recording is none. Every trial counts,
-whatever became of it. ``transfer`` tunes the problems of a kernel one after the other, in an order drawn anew for each
-seed, beginning from nothing, and learns from its own trials only; ``cold`` is the same without the others' trials.
-Seconds are simulated: WORKERS compile ahead of one GPU, which measures, and half of them what a strategy calls likely,
-as the tuner has it; Helion compiles a batch, then measures it.
+that was the fastest on A among what was tried; what is below the noise of the recording is none. Where a recording has
+a pass C, the leaders on A race as those of the tuner do: the fastest of them on C counts, and the race's time is added.
+A race is no trial. Every trial counts, whatever became of it. ``transfer`` tunes the problems of a kernel one after the
+other, in an order drawn anew for each seed, beginning from nothing, and learns from its own trials only; ``cold`` is
+the same without the others' trials. Seconds are simulated: WORKERS compile ahead of one GPU, which measures, and half
+of them what a strategy calls likely, as the tuner has it; Helion compiles a batch, then measures it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from aotriton.tune.coordinator.expected import expected
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.search.space import Config, Past, SearchSpace, Trial
 from aotriton.tune.search.strategies import strategy
+from aotriton.tune.winners.decide import Swept, leaders
 
 HERE = Path(__file__).resolve().parent
 # Recorded when the default strategy was finished for the first time: that one was not chosen by their results.
@@ -86,6 +88,7 @@ DEVELOPMENT = (
     "gemm_hopper_split-4096x4096x4096",
     "gemm_hopper_split-64x4096x14336",
 )
+RACE = 2  # the place of pass C
 WORKERS = 16
 GRID = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # trials at which curves are told
 LEARNS = {
@@ -109,14 +112,22 @@ class Run:
 
 
 class Problem:
-    """A recording as both passes together see it: what failed in one of them has no time."""
+    """A recording as all its passes together see it: what failed in one of them has no time.
+
+    Microseconds by config: ``seen`` by a search, ``true`` by the judge, and ``raced``, where there is a third pass.
+    """
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        both = list(zip(recording.statuses, *recording.passes, strict=True))
-        known = [status == "ok" and a is not None and b is not None for status, a, b in both]
-        self.seen = [a if there else inf for there, (_, a, _) in zip(known, both, strict=True)]
-        self.true = [b if there else inf for there, (_, _, b) in zip(known, both, strict=True)]
+        known = [
+            status == "ok" and None not in times
+            for status, *times in zip(recording.statuses, *recording.passes, strict=True)
+        ]
+        seen, true, *raced = (
+            [us if there and us is not None else inf for there, us in zip(known, times, strict=True)]
+            for times in recording.passes
+        )
+        self.seen, self.true, self.raced = seen, true, raced[0] if raced else None
         self.place = {config: place for place, config in enumerate(recording.configs)}
         self.features = {**recording.features, **numbers(recording.functional)}
         self.facts = stated(recording)
@@ -135,6 +146,19 @@ class Problem:
         """How much longer the config takes than the best; 0 where that is noise."""
         found = self.true[place] / min(self.true) - 1
         return found if found > self.recording.noise else 0.0
+
+    def leaders(self, tried: Sequence[int]) -> list[int]:
+        """What the tuner would have race: the configs that pass A does not tell from the fastest of these. None where
+        one leads, or where the recording has no race.
+        """
+        swept = {str(place): Swept(self.seen[place], str(place)) for place in tried if self.seen[place] < inf}
+        return [int(name) for name in leaders(swept)] if self.raced else []
+
+    def winner(self, tried: Sequence[int]) -> int:
+        """The config that a search which ends here has found."""
+        if self.raced and (racing := self.leaders(tried)):
+            return min(racing, key=self.raced.__getitem__)
+        return min(tried, key=self.seen.__getitem__)
 
     def past(self, tried: Sequence[int]) -> Past:
         """What a search leaves behind for others."""
@@ -257,18 +281,15 @@ def judged(problem: Problem, run: Run) -> dict[str, Any]:
     """What the result keeps of a run: ``regrets`` at GRID as far as it goes, and at its end; ``needed``: after how many
     trials it had its final config.
     """
-    best, curve, needed = run.tried[0], [], 1
-    for count, place in enumerate(run.tried, 1):
-        if problem.seen[place] < problem.seen[best]:
-            best, needed = place, count
-        if count in GRID:
-            curve.append(round(problem.regret(best), 5))
+    regrets = [round(problem.regret(problem.winner(run.tried[:count])), 5) for count in GRID if count <= len(run.tried)]
+    found = problem.winner(run.tried)
+    race = sum(problem.recording.measure_s[RACE][place] for place in problem.leaders(run.tried))
     return {
-        "regrets": curve,
-        "regret": round(problem.regret(best), 5),
+        "regrets": regrets,
+        "regret": round(problem.regret(found), 5),
         "trials": len(run.tried),
-        "needed": needed,
-        "seconds": round(run.told[-1], 1),
+        "needed": run.tried.index(found) + 1,
+        "seconds": round(run.told[-1] + race, 1),
         "thought": round(run.thought, 2),
     }
 

@@ -54,6 +54,27 @@ def test_regret_is_of_the_other_pass_and_above_noise() -> None:
     assert one.regret(1) == 0.0 < one.true[1] / one.true[3] - 1
 
 
+def test_leaders_race_where_there_is_a_third_pass() -> None:
+    """The fastest on C among those that A does not tell apart is the winner, however they fare on B; what A tells apart
+    does not race. The race's seconds are added, and it is no trial. Without that pass the fastest on A wins.
+    """
+    rest = [200.0] * 28
+    seen, true = [100.0, 101.0, 102.0, 120.0, *rest], [108.0, 104.0, 100.0, 90.0, *rest]
+    third = [103.0, 101.0, 102.0, 50.0, *rest]
+    seconds = [[0.5] * 32, [7.0] * 32, [0.25] * 32]
+    one = problem(statuses=["ok"] * 32, passes=[seen, true, third], measure_s=seconds)
+    run = bench.Run((3, 0, 2, 1), (1.0, 2.0, 3.0, 4.0), 0.0)
+    judged = bench.judged(one, run)
+    assert judged["regret"] == round(104 / 90 - 1, 5)
+    assert (judged["trials"], judged["needed"], judged["seconds"]) == (4, 4, round(4 + 3 * 0.25, 1))
+    assert judged["regrets"] == [0.0, round(108 / 90 - 1, 5), round(104 / 90 - 1, 5)]
+    without = bench.judged(problem(statuses=["ok"] * 32, passes=[seen, true]), run)
+    assert (without["regret"], without["seconds"]) == (round(108 / 90 - 1, 5), 4.0)
+    broken = problem(statuses=["ok"] * 32, passes=[seen, true, [103.0, None, *third[2:]]], measure_s=seconds)
+    assert broken.trial(1).status == "crashed"
+    assert bench.judged(broken, run)["needed"] == 3
+
+
 def test_random_search_in_closed_form_is_random_search() -> None:
     """The expected regret after each number of trials is the mean of many random searches, up to the last config."""
     one, draws = problem(), 4000
