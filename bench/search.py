@@ -62,7 +62,8 @@ HELD_OUT = (
     "gemm_hopper-nn-8192x1024x2048",
     "gemm_hopper_split-nn-256x3072x12288",
 )
-# Recorded when the default strategy was finished a third time, with a check of tiles: it was not chosen by them.
+# Recorded when the default strategy was finished a third time, with a check of tiles: that one was not chosen by them,
+# the one whose check comes with the polish was.
 FRESH = (
     "attn_bwd_dk_dv-d32-2048",
     "attn_bwd_dq-d256-1024",
