@@ -334,7 +334,8 @@ FEATURE_OPERANDS = (
 
 FEATURES = Number("features", "i32", scalar("features"), levels=FEATURED)
 # At the level GENERAL only sinks' bit is below PACKED, with which those of lengths in device memory begin, and none is
-# above SOFTCAP.
+# above SOFTCAP. GUARD_LENGTHS is for kernels without softcap: with it alone it refuses a call, too. Calls of the level
+# FULL have no other kernel for Hopper, whatever their lengths are.
 PACKED_BIT, SOFTCAP_BIT = features.PACKED.bit, features.SOFTCAP.bit
 LENGTHS_ON_HOST = scalar("features") <= PACKED_BIT - 1
 GUARD_LENGTHS = Guard(
