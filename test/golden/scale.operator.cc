@@ -73,7 +73,7 @@ constexpr Instruction e27_code[] = {{Code::constant, 1}, {Code::size, 4}, {Code:
 constexpr Expression e27 = {e27_code, kNoStep, compiled<e27_code>};
 constexpr Step kSteps[] = {{Code::size, {}, 4}, {Code::constant, {}, 2147482624}, {Code::at_most, {0, 1}, 0}, {Code::size, {}, 2}, {Code::at_most, {3, 1}, 0}, {Code::scalar, {}, 1}, {Code::constant, {}, 100}, {Code::at_most, {5, 6}, 0}, {Code::dtype, {}, 0}, {Code::size, {}, 3}, {Code::present, {}, 2}, {Code::size, {}, 0}, {Code::size, {}, 1}, {Code::multiply, {11, 12}, 0}, {Code::constant, {}, 128}, {Code::ceil_divide, {3, 14}, 0}, {Code::multiply, {13, 15}, 0}, {Code::multiprocessors, {}, 0}, {Code::ceil_divide, {16, 17}, 0}, {Code::constant, {}, 1}, {Code::constant, {}, 0}, {Code::multiply, {13, 3}, 0}, {Code::multiply, {21, 9}, 0}, {Code::constant, {}, 4}, {Code::multiply, {22, 23}, 0}, {Code::multiply, {0, 9}, 0}, {Code::constant, {}, 2}, {Code::multiply, {25, 26}, 0}, {Code::at_most, {5, 19}, 0}, {Code::at_most, {12, 1}, 0}, {Code::constant, {}, 8}, {Code::multiply, {22, 30}, 0}};
 constexpr Expression kGuards[] = {e7, e8, e9, e20, e25};
-constexpr uint8_t kChoices[] = {8, 9, 10};
+constexpr uint16_t kChoices[] = {8, 9, 10};
 
 constexpr const char* kSizes[] = {"batch", "heads", "rows", "width", "taps", "splits"};
 constexpr uint8_t x_dims[] = {0, 1, 2, 3};

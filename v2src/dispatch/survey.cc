@@ -60,7 +60,7 @@ Kind* Survey::find_kind() const noexcept {
     kind = &kinds[versions % std::size(kinds)];
     kind->info = nullptr;
   }
-  const std::span<const uint8_t> choices = call.info->choices;
+  const std::span<const uint16_t> choices = call.info->choices;
   int64_t differing = 0;
   for (size_t i = 0; i < choices.size(); ++i) {
     int64_t number;

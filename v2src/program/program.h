@@ -229,7 +229,7 @@ struct OperatorInfo {
   std::span<const Expression> guards;  // of all kernels, each condition once
   CompiledGuards compiled_guards;      // of these, or null
   Uses uses = {~0u, ~0u};              // of all kernels; the slots of others are not looked at
-  std::span<const uint8_t> choices;    // of all kernels, the steps of their values, each once
+  std::span<const uint16_t> choices;   // of all kernels, the steps of their values, each once
   Expression flops;         // floating-point operations of a call; empty where the operator does not count them
   bool exact_cells;         // a call with all keys at representatives is the problem that was measured for its cell
   uint8_t cut = kNoNumber;  // the size along which a call may be made in chunks; kNoNumber for none
