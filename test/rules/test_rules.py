@@ -88,7 +88,7 @@ from aotriton.rules.kernel import (
     parse_functional,
 )
 from aotriton.rules.operators import Operator, derived_sizes
-from aotriton.tritonsrc.flash.lib.features import ALIBI, DROPOUT, PACKED, SINKS, SOFTCAP, USED_K
+from aotriton.tritonsrc.flash.lib.features import ALIBI, DROPOUT, PACKED, SINKS, SOFTCAP, USED_K, USED_Q
 from aotriton.tritonsrc.flash.lib.features import BIAS as BIAS_BIT
 from aotriton.tritonsrc.flash.lib.features import DBIAS as DBIAS_BIT
 
@@ -555,14 +555,29 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
             if kernel in (ATTN_BWD_HOPPER_HEADS, ATTN_BWD_HOPPER_PAIR):
                 many = Environment(sizes=SIZES | {"batch": 67}, tunables=tunables, multiprocessors=132)
                 assert evaluate(kernel.grid[0], many) == 132
-            if kernel is ATTN_FWD_HOPPER_FEATURES:  # which has a tile each where lengths are in device memory
-                packed = replace(environment, scalars={**environment.scalars, "features": 4})
-                assert evaluate(kernel.grid[0], packed) == programs > 132
             if kernel in (ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_FEATURES, ATTN_FWD_HOPPER_SLIM, ATTN_FWD_HOPPER_FP8):
                 few = Environment(SIZES | {"batch": 1}, environment.scalars, tunables, multiprocessors=132)
                 assert evaluate(kernel.grid[0], few) == programs // SIZES["batch"] < 132 < programs
                 programs = 132
             assert [evaluate(axis, environment) for axis in kernel.grid] == [programs, 1, 1]
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_the_hopper_forward_with_features_is_persistent(head_dim: int) -> None:
+    """But where lengths are in device memory, whatever else a call has, and with dropout of heads above 64."""
+    kernel, sizes = ATTN_FWD_HOPPER_FEATURES, SIZES | {"head_dim": head_dim}
+    functional = next(one for one in kernel.functionals("sm_90") if one["BLOCK_DMODEL"] == head_dim)
+    tunables = dict(smallest(functional).tunables)
+
+    def persistent(*asked: Any) -> bool:
+        scalars = scalars_of(kernel, sizes, features=sum(one.value for one in asked))
+        return evaluate(kernel.grid[0], Environment(sizes, scalars, tunables, multiprocessors=132)) == 132
+
+    assert persistent()
+    assert persistent(ALIBI, SINKS)
+    assert persistent(ALIBI, SINKS, DROPOUT) == (head_dim == 64)
+    for lengths in (PACKED, USED_Q, USED_K):
+        assert not any(persistent(lengths, *others) for others in ((), (ALIBI, SINKS), (DROPOUT,)))
 
 
 @KERNELS

@@ -20,7 +20,6 @@ from aotriton.rules.expression import (
     tunable,
 )
 from aotriton.rules.flash import common as c
-from aotriton.rules.flash.features import DROPOUT
 from aotriton.rules.flash.restrictions import RESTRICTIONS
 from aotriton.rules.flash.restrictions_hopper import PAIR_RESTRICTIONS, PARTS_RESTRICTIONS
 from aotriton.rules.kernel import DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
@@ -441,8 +440,7 @@ HEAD_DIM_FEATURES = c.HEAD_DIM.narrowed(64, 128)
 # The query rows that a key is seen by, of all heads: with fewer, what begins and ends a tile takes more than its steps
 # save. On an H100, windows of 128 keys take 0.94 to 0.96 of the portable backend's time, packed sequences of 200 tokens
 # 1.09 to 1.16 and of 1000 0.92, all without groups. Of packed sequences the host knows the longest one only.
-_WITHOUT_DROPOUT = scalar("features") - c.has_feature(DROPOUT) * DROPOUT.bit
-FEWEST_SEEING = choose(_WITHOUT_DROPOUT <= c.PACKED_BIT - 1, 128, 512)
+FEWEST_SEEING = choose(c.LENGTHS_ON_HOST, 128, 512)
 _SEEING = minimum(c.END - c.BEGIN + 1, scalar("longest_q")) * c.GROUP
 GUARD_SEEN = Guard(FEWEST_SEEING <= _SEEING, "its keys are seen by few rows each: others are faster")
 GUARD_PLAIN = Guard(constant(1) <= scalar("level"), "it is plain, and has no band")

@@ -333,21 +333,22 @@ FEATURE_OPERANDS = (
 
 
 FEATURES = Number("features", "i32", scalar("features"), levels=FEATURED)
-# At the level GENERAL only sinks' bit is below PACKED, with which those of lengths in device memory begin, and none is
-# above SOFTCAP. GUARD_LENGTHS is for kernels without softcap: with it alone it refuses a call, too. Calls of the level
-# FULL have no other kernel for Hopper, whatever their lengths are.
 PACKED_BIT, SOFTCAP_BIT = features.PACKED.bit, features.SOFTCAP.bit
-LENGTHS_ON_HOST = scalar("features") <= PACKED_BIT - 1
+
+
+def has_feature(first: features.Feature, last: features.Feature | None = None) -> Expression:
+    """Not 0 where the call has the feature, or one from ``first`` to ``last``, in the order of their bits."""
+    asked, beyond = scalar("features"), 2 * (last or first).bit
+    return quotient(asked, constant(first.bit)) - quotient(asked, constant(beyond)) * (beyond // first.bit)
+
+
+LENGTHS_ON_HOST = equal(has_feature(features.PACKED, features.USED_K), 0)
+# Calls of the level FULL have no other kernel for Hopper, whatever their lengths are.
 GUARD_LENGTHS = Guard(
     choose(scalar("level") <= GENERAL, LENGTHS_ON_HOST, constant(1)), "it has sequences or used lengths"
 )
+# At the level GENERAL no bit is above SOFTCAP.
 GUARD_SOFTCAP = Guard(scalar("features") <= SOFTCAP_BIT - 1, "it has softcap")
-
-
-def has_feature(feature: features.Feature) -> Expression:
-    """1 where the call has the feature, else 0."""
-    asked, bit = scalar("features"), feature.bit
-    return quotient(asked, constant(bit)) - quotient(asked, constant(2 * bit)) * 2
 
 
 GUARD_BIAS = Guard(present("bias") <= 0, "it has a bias")

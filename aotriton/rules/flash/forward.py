@@ -17,7 +17,7 @@ from aotriton.rules.expression import (
     tunable,
 )
 from aotriton.rules.flash import common as c
-from aotriton.rules.flash.features import LATENT_DIMS
+from aotriton.rules.flash.features import DROPOUT, LATENT_DIMS
 from aotriton.rules.flash.fp8 import FP8
 from aotriton.rules.flash.invariant import INVARIANT
 from aotriton.rules.flash.latent import HOPPER_LATENT, LATENT
@@ -160,6 +160,8 @@ GUARD_DRAWN_HEADS = Guard(
 )
 
 FEATURES_TILES = _tiles_of_sequences(tunable("CONSUMERS") * 64)
+# All tiles are known to have rows. With dropout and two consumers of head dim 128, a program for each tile is faster.
+FEATURES_PERSISTENT = c.LENGTHS_ON_HOST & (c.has_feature(DROPOUT) * size("head_dim") <= 64)
 
 ATTN_FWD_HOPPER_FEATURES = KernelDescription(
     name="attn_fwd_hopper_features",
@@ -199,9 +201,8 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
     ),
     compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (128, 168)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
-    # Persistent, where all tiles are known to have rows.
     grid=(
-        choose(c.LENGTHS_ON_HOST, minimum(FEATURES_TILES, multiprocessors()), FEATURES_TILES),
+        choose(FEATURES_PERSISTENT, minimum(FEATURES_TILES, multiprocessors()), FEATURES_TILES),
         constant(1),
         constant(1),
     ),
