@@ -96,7 +96,7 @@ FIGURES = {
     ),
     "hints": Figure("hints", 40, lambda run: _python("hints.py", "--json", run.out)),
     "band": Figure("band", 60, lambda run: _python("band.py", "--json", run.out), plain=False),
-    "features": Figure("features", 60, lambda run: _python("features.py", "--json", run.out), plain=False),
+    "features": Figure("features", 200, lambda run: _python("features.py", "--json", run.out), plain=False),
     "decode": Figure(
         "decode", 100, lambda run: _python("decode.py", "--json", run.out, "--seed", run.seed), FORWARD, plain=False
     ),

@@ -69,16 +69,28 @@ def log_normal(total: int, count: int) -> tuple[int, ...]:
     return tuple(lengths)
 
 
+# Batch, heads, rows, head dim, causal: calls of every feature but packed sequences.
+SHAPES = (
+    (4, 16, 2048, 64, False),
+    (16, 16, 512, 64, False),
+    (2, 16, 4096, 64, False),
+    (8, 12, 1024, 64, True),
+    (4, 16, 2048, 64, True),
+    (2, 8, 3000, 96, True),
+    (4, 16, 2048, 128, False),
+    (8, 16, 1024, 128, False),
+    (2, 16, 4096, 128, False),
+    (16, 16, 512, 128, True),
+    (4, 32, 2048, 128, True),
+    (2, 16, 4096, 128, True),
+)
 CASES = (
-    Case("bias", 4, 16, (2048,), 64, False),
-    Case("bias", 2, 16, (4096,), 128, False),
-    Case("bias", 8, 16, (1024,), 128, False),
-    Case("alibi", 4, 16, (2048,), 64, True),
-    Case("alibi", 2, 16, (4096,), 128, True),
-    Case("dropout", 4, 16, (2048,), 64, False),
-    Case("dropout", 4, 16, (2048,), 128, False),
-    Case("dropout", 2, 16, (4096,), 128, True),
-    Case("softcap", 2, 16, (4096,), 128, False),
+    *(
+        Case(feature, batch, heads, (rows,), head_dim, causal)
+        for feature in PEERS
+        if feature != "packed"
+        for batch, heads, rows, head_dim, causal in SHAPES
+    ),
     Case("packed", 1, 16, (1024,) * 16, 128, True),
     Case("packed", 1, 16, log_normal(16384, 16), 128, True),
     Case("packed", 1, 16, log_normal(32768, 64), 64, True),
@@ -128,6 +140,7 @@ def peer_calls(case: Case, q: Any, k: Any, v: Any, dout: Any, asked: dict[str, A
         heads = [one.transpose(1, 2) for one in (q, k, v)]
         mask = create_block_mask(seen, None, None, rows, rows) if case.causal else None
         score_mod = capped if case.feature == "softcap" else sloped
+        torch._dynamo.reset()  # it stops compiling a function after a few shapes
         flex = torch.compile(flex_attention, dynamic=False)
         return {"forward": lambda: (flex(*heads, score_mod=score_mod, block_mask=mask),)}
     if case.feature == "bias":
