@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kMaxPointers = kMaxKernels * (kMaxOperands + 4);  // a kernel may take an operand twice
 constexpr size_t kMaxKernelBytes = 4096;                           // what a CUDA kernel can take
 constexpr size_t kMaxBytes = 4 * kMaxKernelBytes;
-static_assert(kMaxBytes <= UINT16_MAX && kMaxPointers < Source::kNoPointer);
+static_assert(kMaxBytes <= UINT16_MAX && kMaxPointers <= UINT16_MAX);
 
 // Of numbers that are not negative. Processors divide those of 32 bits in half the time.
 int64_t quotient(int64_t a, int64_t b) {
@@ -94,7 +94,7 @@ class ArgumentLayout::Draft {
   }
 
   void follow(Follows what, size_t at, size_t slot, size_t which = 0, size_t number = Source::kNoNumber,
-              size_t pointer = Source::kNoPointer) {
+              size_t pointer = 0) {
     const auto kind = static_cast<size_t>(what);
     if (filled_)
       filled_->sources_[filled_->begins_[kind] + of_kind[kind]] = {
@@ -103,16 +103,15 @@ class ArgumentLayout::Draft {
     ++of_kind[kind];
   }
 
-  // Notes that the next argument follows the data of `slot`. The number of the pointer, where it goes into the
-  // workspace.
-  size_t note_pointer(size_t slot, bool map) {
+  // Notes that the next argument follows the data of `slot`.
+  void note_pointer(size_t slot, bool map) {
     const bool of_workspace = slot >= call_.info->operands.size();
-    if (of_workspace && !in_workspace_) return Source::kNoPointer;
+    if (of_workspace && !in_workspace_) return;
     if (filled_)
       filled_->pointers[pointers] = {static_cast<uint16_t>(arguments), of_workspace ? kWorkspaceSlot : call_.from[slot],
                                      map, 0};
+    if (of_workspace) follow(Follows::workspace, 0, slot, 0, Source::kNoNumber, pointers);
     ++pointers;
-    return of_workspace ? pointers - 1 : Source::kNoPointer;
   }
 
   Error add(const Argument& argument, const Part& part) {
@@ -121,9 +120,9 @@ class ArgumentLayout::Draft {
       case Pass::tensor: {
         const size_t number = argument.value.code.empty() ? Source::kNoNumber : numbers_++;
         const bool map = takes_map(argument, *part.image);
-        const size_t pointer = note_pointer(slot, map);
-        if (map) return add_map(argument, part, number, pointer);
-        follow(Follows::data, note(sizeof(void*)), slot, 0, Source::kNoNumber, pointer);
+        note_pointer(slot, map);
+        if (map) return add_map(argument, part, number);
+        follow(Follows::data, note(sizeof(void*)), slot);
         return Error::success;
       }
       case Pass::stride: {
@@ -151,7 +150,7 @@ class ArgumentLayout::Draft {
 
   // Triton passes a host descriptor as the tensor map, then every size as i32, then every stride as i64, in elements
   // and with the innermost one.
-  Error add_map(const Argument& argument, const Part& part, size_t number, size_t pointer) {
+  Error add_map(const Argument& argument, const Part& part, size_t number) {
     const Image& image = *part.image;
     const bool may_pack = number != Source::kNoNumber && argument.dim == 1;
     const bool packs = may_pack && part.plan->numbers[number];
@@ -164,7 +163,7 @@ class ArgumentLayout::Draft {
     follow(packs      ? Follows::packed_map
            : may_pack ? Follows::flat_map
                       : Follows::map,
-           note(sizeof(TensorMap), alignof(TensorMap)), argument.slot, index, number, pointer);
+           note(sizeof(TensorMap), alignof(TensorMap)), argument.slot, index, number);
     for (size_t i = 0; i < rank; ++i) note(sizeof(int32_t));
     for (size_t i = 0; i < rank; ++i) note(sizeof(int64_t));
     return Error::success;
@@ -263,14 +262,8 @@ Error ArgumentLayout::write(const Call& call, std::span<const Part> parts,
                             const size_t* offsets_in_workspace) noexcept {
   for (size_t i = 0; i < parts.size(); ++i) std::copy_n(parts[i].plan->grid, 3, launches[i].grid);
   unsigned char* const to = bytes;  // which would be read again behind each byte that is written
-  const auto note_workspace = [&, of_all = pointers](const Source& one) {
-    if (one.pointer != Source::kNoPointer) of_all[one.pointer].offset = offsets_in_workspace[one.slot];
-  };
   for (const Source& one : sources(Follows::stride)) put(to + one.at, call[one.slot].strides[one.which]);
-  for (const Source& one : sources(Follows::data)) {
-    put(to + one.at, call[one.slot].data);
-    note_workspace(one);
-  }
+  for (const Source& one : sources(Follows::data)) put(to + one.at, call[one.slot].data);
   for (const Source& one : sources(Follows::real)) put(to + one.at, call.scalars[one.slot].real);
   for (const Source& one : sources(Follows::i32))
     put(to + one.at, static_cast<int32_t>(parts[one.launch].plan->numbers[one.number]));
@@ -280,11 +273,10 @@ Error ArgumentLayout::write(const Call& call, std::span<const Part> parts,
     put(to + one.at, static_cast<char*>(call.workspace) + begin);
     pointers[one.pointer].offset = begin;
   }
+  for (const Source& one : sources(Follows::workspace)) pointers[one.pointer].offset = offsets_in_workspace[one.slot];
   for (const Follows what : {Follows::map, Follows::packed_map, Follows::flat_map})
-    for (const Source& one : sources(what)) {
-      note_workspace(one);
+    for (const Source& one : sources(what))
       AOTRITON_TRY(write_map(call, parts[one.launch], one, what == Follows::packed_map));
-    }
   return Error::success;
 }
 
@@ -320,7 +312,8 @@ template <class Rank>
 
 // The number of the plan, if there is one and it is not 0: how many neighbours along the second dimension are packed,
 // of which a box has as many rows each; or the rows of a box.
-Error ArgumentLayout::write_map(const Call& call, const Part& part, const Source& source, bool packs) noexcept {
+[[gnu::always_inline]] inline Error ArgumentLayout::write_map(const Call& call, const Part& part, const Source& source,
+                                                              bool packs) noexcept {
   const OperandInfo& operand = call.info->slot(source.slot);
   const View& view = call[source.slot];
   const int64_t of_box = source.number == Source::kNoNumber ? 0 : part.plan->numbers[source.number];

@@ -17,20 +17,19 @@ struct Part {
 };
 
 // What an argument follows. `flat_map` could be packed, but is not in these calls.
-enum class Follows : uint8_t { stride, data, real, i32, i64, map, packed_map, flat_map, scratch };
-inline constexpr size_t kFollows = 9;
+// `workspace`: no bytes of an argument, but where its pointer goes.
+enum class Follows : uint8_t { stride, data, real, i32, i64, map, packed_map, flat_map, scratch, workspace };
+inline constexpr size_t kFollows = 10;
 
 // An argument that is not the same in all calls; of a tensor map the first one, with its sizes and strides behind.
 struct Source {
   static constexpr uint8_t kNoNumber = 255;
-  static constexpr uint16_t kNoPointer = UINT16_MAX;
-
   uint16_t at;       // byte
   uint8_t launch;    // its number
   uint8_t slot;      // of a tensor, or a scalar's number
   uint8_t which;     // dimension of the stride, or the number of the map among the image's
   uint8_t number;    // of the plan
-  uint16_t pointer;  // that goes into the workspace
+  uint16_t pointer;  // of scratch and workspace
 };
 static_assert(kMaxNumbers <= Source::kNoNumber);
 
