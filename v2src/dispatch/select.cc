@@ -1,6 +1,7 @@
 #include "dispatch/select.h"
 
 #include <algorithm>
+#include <bit>
 #include <cfloat>
 #include <cinttypes>
 #include <cstdio>
@@ -21,7 +22,7 @@ const KernelTable* table_of(const KernelInfo& kernel, int arch) {
 }
 
 // The kernel's functional for the call; none where its guards refuse the call, or it is not in this build.
-Kind::Functional find_functional(const KernelInfo& kernel, Survey& survey) {
+[[gnu::noinline]] Kind::Functional find_functional(const KernelInfo& kernel, Survey& survey) {
   const Gpu& gpu = survey.gpu;
   const KernelTable* table = table_of(kernel, gpu.arch);
   if (!table || survey.refusal(kernel)) return {nullptr, 0};
@@ -40,15 +41,16 @@ Kind::Functional find_functional(const KernelInfo& kernel, Survey& survey) {
 }
 
 // The same, as a thread keeps it for calls of the kind.
-Kind::Functional functional_of(const KernelInfo& kernel, Survey& survey) {
+[[gnu::always_inline]] inline Kind::Functional functional_of(const KernelInfo& kernel, Survey& survey) {
   Kind* const kind = kernel.number < Kind::kMost ? survey.kind() : nullptr;
-  if (!kind) return find_functional(kernel, survey);
-  Kind::Functional& kept = kind->functionals[kernel.number];
-  if (kind->known >> kernel.number & 1) [[likely]]
-    return kept;
-  kept = find_functional(kernel, survey);
-  kind->known |= uint64_t{1} << kernel.number;
-  return kept;
+  if (kind && kind->known >> kernel.number & 1) [[likely]]
+    return kind->functionals[kernel.number];
+  const Kind::Functional found = find_functional(kernel, survey);
+  if (kind) {
+    kind->functionals[kernel.number] = found;
+    kind->known |= uint64_t{1} << kernel.number;
+  }
+  return found;
 }
 
 // The kernel's table for the call; false where it has none.
@@ -348,8 +350,8 @@ class Chooser {
     if (!first) dispatch_.predicted_us = FLT_MAX;
     const size_t last = kind_ ? kind_->backend : 0;
     if (last) compare(last, compared);
-    for (size_t i = 1; i < backends().size(); ++i)
-      if (i != last) compare(i, compared);
+    unsigned left = ((1u << backends().size()) - 1) & ~(1u | 1u << last | (kind_ ? kind_->unserved : 0));
+    for (; left; left &= left - 1) compare(static_cast<size_t>(std::countr_zero(left)), compared);
     if (kind_) kind_->backend = static_cast<uint8_t>(dispatch_.backend);
     if (!dispatch_.backend) {
       dispatch_.predicted_us = of_first;
