@@ -27,7 +27,7 @@ function(aotriton_library name)
   add_library(${name} ${ARGN} ${runtime_sources} ${family_sources} ${AOTRITON_GENERATED_SOURCES} ${AOTRITON_IMAGE_SOURCES})
   target_compile_features(${name} PUBLIC cxx_std_17 PRIVATE cxx_std_20)
   # Behind the user's flags: choices follow from IEEE arithmetic, and checks ask for infinities.
-  target_compile_options(${name} PRIVATE ${AOTRITON_WARNINGS} -fno-fast-math -ffp-contract=off)
+  target_compile_options(${name} PRIVATE ${AOTRITON_WARNINGS} -fno-fast-math -ffp-contract=off -fno-trapping-math)
   target_compile_definitions(${name} PRIVATE AOTRITON_VERSION="${PROJECT_VERSION}")
   target_include_directories(${name}
     PUBLIC "$<BUILD_INTERFACE:${AOTRITON_PUBLIC_HEADERS}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>"
