@@ -46,6 +46,7 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
         "expressions": rows,
         "names": expressions,
         "steps": steps,
+        "first_steps": len(steps_of(program.first_shared)[0]),
         "rounded": _rounded(program),
         "choice_steps": list(dict.fromkeys(roots[choice.value] for choice in program.choices)),
         "uses": _bits({use for kernel in program.kernels for use in kernel.uses}),

@@ -178,10 +178,19 @@ class OperatorProgram:
         return self.scratch or bool(self.workspace)
 
     @property
+    def first_shared(self) -> tuple[tuple[Code, ...], ...]:
+        """Those of ``shared`` that every call asks for: of guards, of choices, and of backends for all shapes."""
+        ordinary = {name for backend in self.backends if not backend.own_shapes for name in backend.kernels}
+        return _shared_among(
+            *(guard.condition for kernel in self.kernels for guard in kernel.guards),
+            *(choice.value for kernel in self.kernels for choice in kernel.choices),
+            *(code for kernel in self.kernels if kernel.name in ordinary for code in kernel.choosing),
+        )
+
+    @property
     def shared(self) -> tuple[tuple[Code, ...], ...]:
         """The expressions of the choice that have the same value for all kernels, without duplicates."""
-        codes = dict.fromkeys(code for kernel in self.kernels for code in kernel.choosing)
-        return tuple(code for code in codes if not {"tunable", "addressing"} & {name for name, _ in code})
+        return _shared_among(*self.first_shared, *(code for kernel in self.kernels for code in kernel.choosing))
 
     @property
     def lead(self) -> KernelProgram:
@@ -199,6 +208,11 @@ class OperatorProgram:
         shared = set(self.shared)
         choices = dict.fromkeys(choice for kernel in self.kernels for choice in kernel.choices)
         return tuple(choice for choice in choices if choice.value in shared)
+
+
+def _shared_among(*codes: tuple[Code, ...]) -> tuple[tuple[Code, ...], ...]:
+    """Those that follow from the call alone, without duplicates."""
+    return tuple(code for code in dict.fromkeys(codes) if not {"tunable", "addressing"} & {name for name, _ in code})
 
 
 def steps_of(codes: Iterable[tuple[Code, ...]]) -> tuple[tuple[Step, ...], dict[tuple[Code, ...], int]]:

@@ -22,13 +22,13 @@ constexpr Expression e1 = {e1_code, 0};
 constexpr Instruction e2_code[] = {{Code::size, 2}};  // rows
 constexpr Expression e2 = {e2_code, 3};
 constexpr Instruction e3_code[] = {{Code::size, 3}};  // width
-constexpr Expression e3 = {e3_code, 9};
+constexpr Expression e3 = {e3_code, 13};
 constexpr Instruction e4_code[] = {{Code::size, 2}, {Code::tunable, 0}, {Code::ceil_divide, 0}};  // rows BLOCK_M ceil_divide
 constexpr Expression e4 = {e4_code, kNoStep, compiled<e4_code>};
 constexpr Instruction e5_code[] = {{Code::size, 1}};  // heads
-constexpr Expression e5 = {e5_code, 12};
+constexpr Expression e5 = {e5_code, 10};
 constexpr Instruction e6_code[] = {{Code::size, 0}};  // batch
-constexpr Expression e6 = {e6_code, 11};
+constexpr Expression e6 = {e6_code, 15};
 constexpr Instruction e7_code[] = {{Code::size, 4}, {Code::constant, 2147482624}, {Code::at_most, 0}};  // taps 2147482624 at_most
 constexpr Expression e7 = {e7_code, 2};
 constexpr Instruction e8_code[] = {{Code::size, 2}, {Code::constant, 2147482624}, {Code::at_most, 0}};  // rows 2147482624 at_most
@@ -36,44 +36,44 @@ constexpr Expression e8 = {e8_code, 4};
 constexpr Instruction e9_code[] = {{Code::scalar, 1}, {Code::constant, 100}, {Code::at_most, 0}};  // times 100 at_most
 constexpr Expression e9 = {e9_code, 7};
 constexpr Instruction e10_code[] = {{Code::dtype, 0}};  // dtype
-constexpr Expression e10 = {e10_code, 8};
+constexpr Expression e10 = {e10_code, 12};
 constexpr Instruction e11_code[] = {{Code::present, 2}};  // bias
-constexpr Expression e11 = {e11_code, 10};
+constexpr Expression e11 = {e11_code, 14};
 constexpr Instruction e12_code[] = {{Code::addressing, 0}};  // addressing
 constexpr Expression e12 = {e12_code};
 constexpr Instruction e13_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::constant, 128}, {Code::ceil_divide, 0}, {Code::multiply, 0}, {Code::multiprocessors, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows 128 ceil_divide multiply multiprocessors ceil_divide
-constexpr Expression e13 = {e13_code, 18};
+constexpr Expression e13 = {e13_code, 21};
 constexpr Instruction e14_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}};  // batch heads multiply
-constexpr Expression e14 = {e14_code, 13};
+constexpr Expression e14 = {e14_code, 16};
 constexpr Instruction e15_code[] = {{Code::constant, 1}};  // 1
-constexpr Expression e15 = {e15_code, 19};
+constexpr Expression e15 = {e15_code, 8};
 constexpr Instruction e16_code[] = {{Code::constant, 0}};  // 0
-constexpr Expression e16 = {e16_code, 20};
+constexpr Expression e16 = {e16_code, 22};
 constexpr Instruction e17_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 4}, {Code::multiply, 0}};  // batch heads multiply rows multiply width multiply 4 multiply
-constexpr Expression e17 = {e17_code, 24};
+constexpr Expression e17 = {e17_code, 26};
 constexpr Instruction e18_code[] = {{Code::size, 4}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 2}, {Code::multiply, 0}};  // taps width multiply 2 multiply
-constexpr Expression e18 = {e18_code, 27};
+constexpr Expression e18 = {e18_code, 29};
 constexpr Instruction e19_code[] = {{Code::tunable, 1}, {Code::constant, 2}, {Code::equal, 0}, {Code::constant, 1}, {Code::constant, 2}, {Code::choose, 0}};  // UNROLL 2 equal 1 2 choose
 constexpr Expression e19 = {e19_code, kNoStep, compiled<e19_code>};
 constexpr Instruction e20_code[] = {{Code::scalar, 1}, {Code::constant, 1}, {Code::at_most, 0}};  // times 1 at_most
-constexpr Expression e20 = {e20_code, 28};
+constexpr Expression e20 = {e20_code, 9};
 constexpr Instruction e21_code[] = {{Code::size, 4}, {Code::size, 5}, {Code::ceil_divide, 0}};  // taps splits ceil_divide
 constexpr Expression e21 = {e21_code, kNoStep, compiled<e21_code>};
 constexpr Instruction e22_code[] = {{Code::size, 5}};  // splits
 constexpr Expression e22 = {e22_code};
 constexpr Instruction e23_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}};  // batch heads multiply rows multiply
-constexpr Expression e23 = {e23_code, 21};
+constexpr Expression e23 = {e23_code, 23};
 constexpr Instruction e24_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::tunable, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows multiply BLOCK_M ceil_divide
 constexpr Expression e24 = {e24_code, kNoStep, compiled<e24_code>};
 constexpr Instruction e25_code[] = {{Code::size, 1}, {Code::constant, 2147482624}, {Code::at_most, 0}};  // heads 2147482624 at_most
-constexpr Expression e25 = {e25_code, 29};
+constexpr Expression e25 = {e25_code, 11};
 constexpr Instruction e26_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 8}, {Code::multiply, 0}};  // batch heads multiply rows multiply width multiply 8 multiply
 constexpr Expression e26 = {e26_code, 31};
 constexpr Instruction e27_code[] = {{Code::constant, 1}, {Code::size, 4}, {Code::multiprocessors, 0}, {Code::tunable, 1}, {Code::minimum, 0}, {Code::minimum, 0}, {Code::maximum, 0}};  // 1 taps multiprocessors MOST_SPLITS minimum minimum maximum
 constexpr Expression e27 = {e27_code, kNoStep, compiled<e27_code>};
-constexpr Step kSteps[] = {{Code::size, {}, 4}, {Code::constant, {}, 2147482624}, {Code::at_most, {0, 1}, 0}, {Code::size, {}, 2}, {Code::at_most, {3, 1}, 0}, {Code::scalar, {}, 1}, {Code::constant, {}, 100}, {Code::at_most, {5, 6}, 0}, {Code::dtype, {}, 0}, {Code::size, {}, 3}, {Code::present, {}, 2}, {Code::size, {}, 0}, {Code::size, {}, 1}, {Code::multiply, {11, 12}, 0}, {Code::constant, {}, 128}, {Code::ceil_divide, {3, 14}, 0}, {Code::multiply, {13, 15}, 0}, {Code::multiprocessors, {}, 0}, {Code::ceil_divide, {16, 17}, 0}, {Code::constant, {}, 1}, {Code::constant, {}, 0}, {Code::multiply, {13, 3}, 0}, {Code::multiply, {21, 9}, 0}, {Code::constant, {}, 4}, {Code::multiply, {22, 23}, 0}, {Code::multiply, {0, 9}, 0}, {Code::constant, {}, 2}, {Code::multiply, {25, 26}, 0}, {Code::at_most, {5, 19}, 0}, {Code::at_most, {12, 1}, 0}, {Code::constant, {}, 8}, {Code::multiply, {22, 30}, 0}};
+constexpr Step kSteps[] = {{Code::size, {}, 4}, {Code::constant, {}, 2147482624}, {Code::at_most, {0, 1}, 0}, {Code::size, {}, 2}, {Code::at_most, {3, 1}, 0}, {Code::scalar, {}, 1}, {Code::constant, {}, 100}, {Code::at_most, {5, 6}, 0}, {Code::constant, {}, 1}, {Code::at_most, {5, 8}, 0}, {Code::size, {}, 1}, {Code::at_most, {10, 1}, 0}, {Code::dtype, {}, 0}, {Code::size, {}, 3}, {Code::present, {}, 2}, {Code::size, {}, 0}, {Code::multiply, {15, 10}, 0}, {Code::constant, {}, 128}, {Code::ceil_divide, {3, 17}, 0}, {Code::multiply, {16, 18}, 0}, {Code::multiprocessors, {}, 0}, {Code::ceil_divide, {19, 20}, 0}, {Code::constant, {}, 0}, {Code::multiply, {16, 3}, 0}, {Code::multiply, {23, 13}, 0}, {Code::constant, {}, 4}, {Code::multiply, {24, 25}, 0}, {Code::multiply, {0, 13}, 0}, {Code::constant, {}, 2}, {Code::multiply, {27, 28}, 0}, {Code::constant, {}, 8}, {Code::multiply, {24, 30}, 0}};
 constexpr Expression kGuards[] = {e7, e8, e9, e20, e25};
-constexpr uint16_t kChoices[] = {8, 9, 10};
+constexpr uint16_t kChoices[] = {12, 13, 14};
 
 constexpr const char* kSizes[] = {"batch", "heads", "rows", "width", "taps", "splits"};
 constexpr uint8_t x_dims[] = {0, 1, 2, 3};
@@ -146,7 +146,7 @@ constexpr KeyInfo keys[] = {
 constexpr const char* tunables[] = {"BLOCK_M", "UNROLL"};
 constexpr WorkInfo work{e14, e2, e15, e15, e1, e15, e15, e16, e16, e16, e17, e18, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_sm_90_table, &scale_rows_gfx942_table};
-constexpr KernelInfo info{"scale_rows", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, tunables, &work, e19, tables, 0, 0x7, false, compiled_work<work>(), PlannedArguments<arguments, 4>::kNumbers};
+constexpr KernelInfo info{"scale_rows", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, tunables, &work, e19, tables, 0, 0x7, false, compiled_work<work>(), PlannedArguments<arguments, 4>::kAll};
 
 }  // namespace scale_rows
 
@@ -197,7 +197,7 @@ constexpr KeyInfo keys[] = {
 constexpr const char* tunables[] = {"BLOCK_M", "UNROLL"};
 constexpr WorkInfo work{e14, e2, e15, e15, e1, e15, e15, e16, e16, e16, e17, e18, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_fast_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_fast", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, tunables, &work, e19, tables, 1, 0xb, false, compiled_work<work>(), PlannedArguments<arguments, 4>::kNumbers};
+constexpr KernelInfo info{"scale_rows_fast", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, tunables, &work, e19, tables, 1, 0xb, false, compiled_work<work>(), PlannedArguments<arguments, 4>::kAll};
 
 }  // namespace scale_rows_fast
 
@@ -228,7 +228,7 @@ constexpr KeyInfo keys[] = {
 };
 constexpr WorkInfo work{e15, e1, e15, e15, e15, e15, e15, e16, e16, e16, e16, e16, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_weigh_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_weigh", arguments, {0x12, 0x2}, {e22, e15, e15}, guards, choices, keys, {}, &work, {}, tables, 2, 0x1, false, compiled_work<work>(), PlannedArguments<arguments, 4>::kNumbers};
+constexpr KernelInfo info{"scale_rows_weigh", arguments, {0x12, 0x2}, {e22, e15, e15}, guards, choices, keys, {}, &work, {}, tables, 2, 0x1, false, compiled_work<work>(), PlannedArguments<arguments, 4>::kAll};
 
 }  // namespace scale_rows_weigh
 
@@ -278,7 +278,7 @@ constexpr KeyInfo keys[] = {
 constexpr const char* tunables[] = {"BLOCK_M", "MOST_SPLITS"};
 constexpr WorkInfo work{e15, e23, e15, e15, e15, e15, e15, e16, e16, e16, e26, e16, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_apply_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_apply", arguments, {0x1d, 0x9}, {e24, e15, e15}, guards, choices, keys, tunables, &work, {}, tables, 3, 0x16, false, compiled_work<work>(), PlannedArguments<arguments, 4>::kNumbers};
+constexpr KernelInfo info{"scale_rows_apply", arguments, {0x1d, 0x9}, {e24, e15, e15}, guards, choices, keys, tunables, &work, {}, tables, 3, 0x16, false, compiled_work<work>(), PlannedArguments<arguments, 4>::kAll};
 
 }  // namespace scale_rows_apply
 
@@ -311,8 +311,9 @@ constinit const OperatorInfo scale_operator{
     .tables = kTables,
     .fills_when_empty = false,
     .steps = kSteps,
-    .compiled_steps = compiled_steps<kSteps>,
+    .compiled_steps = compiled_steps<kSteps, 32>(),
     .compiled = compiled_operands<kOperands, 0xb>(),
+    .compiled_shapes = compiled_shapes<kWorkspace, 4, 5, 0xb>,
     .guards = kGuards,
     .compiled_guards = compiled_guards<kGuards>(),
     .uses = {0x1f, 0xb},

@@ -76,7 +76,7 @@ TEST("what is compiled of an operator has the value that is interpreted, or does
   size_t fitting = 0, lost = 0;
   const auto count = [&](bool fits) { ++(fits ? fitting : lost); };
   any_operator([&](const OperatorInfo& info) {
-    CHECK(info.steps.empty() || info.compiled_steps);
+    CHECK(info.steps.empty() || info.compiled_steps.first);
     for (int i = 0; i < 200; ++i) {
       const Drawn drawn(info, random);
       for (const Expression* one : expressions_of(info)) {
@@ -88,7 +88,7 @@ TEST("what is compiled of an operator has the value that is interpreted, or does
         count(fits);
       }
       const Values made(info.steps, info.compiled_steps, drawn.environment());
-      const Values wanted(info.steps, nullptr, drawn.environment());
+      const Values wanted(info.steps, {}, drawn.environment());
       for (size_t step = 0; step < info.steps.size(); ++step) {
         int64_t a = 0, b = 0;
         const bool fits = wanted.get(static_cast<uint8_t>(step), &b);
@@ -139,7 +139,7 @@ TEST("steps have the values of the expressions that they are made of, and none w
   size_t fitting = 0, lost = 0;
   for (const Case& one : kExpressions) {
     if (one.steps.empty()) continue;  // more than there is room for
-    const Values values(one.steps, nullptr, given.environment);
+    const Values values(one.steps, {}, given.environment);
     const auto last = static_cast<uint8_t>(one.steps.size() - 1);
     int64_t value = 0;
     const bool fits = values.get(last, &value);
@@ -154,7 +154,7 @@ TEST("what shares a step with a number that does not fit has its own value all t
   const Given given;
   constexpr Step steps[] = {{Code::constant, {}, INT32_MAX}, {Code::multiply, {0, 0}, 0}, {Code::multiply, {1, 1}, 0},
                             {Code::negate, {2}, 0},          {Code::at_most, {0, 1}, 0},  {Code::choose, {4, 0, 3}, 0}};
-  const Values values(steps, nullptr, given.environment);
+  const Values values(steps, {}, given.environment);
   int64_t value = 0;
   for (const uint8_t step : {2, 3, 5}) CHECK(!values.get(step, &value));
   CHECK(values.get(1, &value) && value == int64_t{INT32_MAX} * INT32_MAX);

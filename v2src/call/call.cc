@@ -1,6 +1,6 @@
 #include "call/call.h"
 
-#include <algorithm>
+#include "call/operands.h"
 
 namespace aotriton::v2::inline abi1 {
 
@@ -46,31 +46,12 @@ int64_t extent(const OperandInfo& operand, const View& view) noexcept {
   return __builtin_mul_overflow(elements, bytes_of(view.dtype), &bytes) ? -1 : bytes;
 }
 
-int64_t shape_tensor(Call& call, size_t slot) noexcept {
-  const OperandInfo& operand = call.info->slot(slot);
-  auto& [sizes, strides] = call.dims[slot];
-  int64_t elements = 1;
-  bool fits = true;
-  for (size_t i = operand.dims.size(); i-- > 0;) {
-    sizes[i] = call.sizes[operand.dims[i]];
-    strides[i] = elements;
-    fits &= !__builtin_mul_overflow(elements, sizes[i], &elements);
-  }
-  call.views[slot] = {nullptr, operand.dtype == DType::none ? call.dtype : operand.dtype, sizes, strides};
-  return fits ? elements : -1;
-}
+int64_t shape_tensor(Call& call, size_t slot) noexcept { return shape(call, slot, call.info->slot(slot)); }
 
 bool shape_workspace(Call& call) noexcept {
   const OperatorInfo& info = *call.info;
-  bool fits = true;
-  for (size_t slot = info.operands.size(); slot < info.slots(); ++slot) {
-    const std::span<const uint8_t> dims = info.slot(slot).dims;
-    if (std::ranges::any_of(dims, [&](uint8_t dim) { return dim >= info.given_sizes; }))
-      call.views[slot] = View::none();
-    else
-      fits &= shape_tensor(call, slot) >= 0;
-  }
-  return fits;
+  if (info.compiled_shapes) return info.compiled_shapes(call);
+  return shape_all(call, info.operands.size(), info.given_sizes, info.uses.strided, EachAtRunTime{info.workspace});
 }
 
 }  // namespace aotriton::v2::inline abi1

@@ -50,6 +50,7 @@ struct Call {
   int64_t dims[kMaxOperands][2]
               [kMaxRank];         // sizes and strides of tensors that are not as the caller gave them, by slot
   uint8_t from[kMaxOperands];     // which of the caller's pointers a slot has: its own, unless checks swap some
+  bool suited = false;            // all strides that kernels follow are known to suit every way of addressing
   uint32_t misaligned = 0;        // of the caller's operands, those that count as misaligned wherever they are, as bits
   bool by_pointer = false;        // kernels that are steered take pointers, wherever tensors are
   uint8_t one_place[2] = {0, 0};  // of the caller's operands, two that kernels take for one: they must begin together
@@ -73,7 +74,7 @@ inline bool is_paged(const Call& call) noexcept {
 }
 
 // The numbers of the sizes of an operand.
-inline std::span<const uint8_t> dims_of(const OperandInfo& operand, bool paged) noexcept {
+constexpr std::span<const uint8_t> dims_of(const OperandInfo& operand, bool paged) noexcept {
   return paged && !operand.paged_dims.empty() ? operand.paged_dims : operand.dims;
 }
 

@@ -48,7 +48,7 @@ class Checker {
   // no tensor of them.
   void begin() {
     call_.dtype = DType::none;
-    call_.empty = false;
+    call_.empty = call_.suited = false;
     if (!partial_) std::fill_n(call_.sizes, info_.sizes.size(), 0);
     std::fill_n(call_.extents, slots(), 0);
   }
@@ -225,7 +225,7 @@ Error check_workspace(const OperatorInfo& info, void* workspace, size_t needed, 
     return fail(Error::invalid_argument, "%s: workspace is at %p and reaches beyond the end of the address space",
                 info.name, workspace);
   for (size_t slot = 0; slot < info.operands.size(); ++slot) {
-    if (pointers[slot] && extents[slot] &&
+    if (extents[slot] && pointers[slot] &&
         ranges_overlap(workspace, static_cast<int64_t>(needed), pointers[slot], extents[slot]))
       return fail(Error::invalid_argument, "%s: workspace and %s overlap", info.name, info.operands[slot].name);
   }

@@ -25,28 +25,39 @@ bool evaluate(const Expression& expression, const Environment& environment, int6
   return true;
 }
 
-Values::Values(std::span<const Step> steps, Compiled compiled, const Environment& environment) noexcept {
-  if (compiled && compiled(environment, values_)) {
-    sound_ = steps.size();
+Values::Values(std::span<const Step> steps, const CompiledSteps& compiled, const Environment& environment) noexcept
+    : steps_(steps), others_(compiled.others), environment_(environment) {
+  const bool fit = compiled.first && compiled.first(environment, values_);
+  sound_ = fit ? compiled.first_count : 0;
+  if (!fit) complete();
+}
+
+void Values::complete() const noexcept {
+  if (complete_) return;
+  complete_ = true;
+  if (sound_ && (sound_ == steps_.size() || others_(environment_, values_))) {
+    sound_ = steps_.size();
     return;
   }
   const auto work_out = [&](size_t i) {
-    const auto operand = [&](size_t which) { return values_[steps[i].operands[which]]; };
-    return apply(steps[i].code, steps[i].value, environment, operand, &values_[i]);
+    const auto operand = [&](size_t which) { return values_[steps_[i].operands[which]]; };
+    return apply(steps_[i].code, steps_[i].value, environment_, operand, &values_[i]);
   };
   size_t done = 0;
-  while (done < steps.size() && work_out(done)) ++done;
-  sound_ = done == steps.size() ? done : 0;
-  for (; done < steps.size(); ++done) {  // from the first one without a value on
-    const std::span operands(steps[done].operands, arity_of(steps[done].code));
+  while (done < steps_.size() && work_out(done)) ++done;
+  sound_ = done == steps_.size() ? done : 0;
+  for (; done < steps_.size(); ++done) {  // from the first one without a value on
+    const std::span operands(steps_[done].operands, arity_of(steps_[done].code));
     const bool fits = work_out(done);
     if (!fits) values_[done] = 0;
     lost_[done] = !fits || std::ranges::any_of(operands, [&](StepNumber operand) { return lost_[operand]; });
   }
 }
 
-bool Values::get_sound(StepNumber step, int64_t* value) const noexcept {
-  if (step == kNoStep || lost_[step]) return false;
+bool Values::get_other(StepNumber step, int64_t* value) const noexcept {
+  if (step == kNoStep) return false;
+  complete();
+  if (lost_[step]) return false;
   *value = values_[step];
   return true;
 }

@@ -129,17 +129,26 @@ bool compiled(const Environment& environment, int64_t* value) noexcept {
   return fits;
 }
 
-// The values of these constant steps; false where one does not fit.
-template <const auto& kSteps>
-bool compiled_steps(const Environment& environment, int64_t* values) noexcept {
+// The values of these constant steps from kBegin on; false where one does not fit.
+template <const auto& kSteps, size_t kBegin, size_t kEnd>
+bool compiled_range(const Environment& environment, int64_t* values) noexcept {
   const auto step = [&]<size_t kIndex>() __attribute__((always_inline)) {
-    constexpr const Step& kStep = kSteps[kIndex];
-    const auto operand = [&](size_t which) __attribute__((always_inline)) { return values[kStep.operands[which]]; };
-    return apply(kStep.code, kStep.value, environment, operand, &values[kIndex]);
+    constexpr const Step& kStep = kSteps[kBegin + kIndex];
+    const auto operand = [&](size_t which) __attribute__((always_inline)) {
+      const Step& from = kSteps[kStep.operands[which]];
+      return from.code == Code::constant ? from.value : values[kStep.operands[which]];
+    };
+    return apply(kStep.code, kStep.value, environment, operand, &values[kBegin + kIndex]);
   };
   return [&]<size_t... kIndices>(std::index_sequence<kIndices...>) __attribute__((always_inline)) {
     return (step.template operator()<kIndices>() && ...);
-  }(std::make_index_sequence<std::size(kSteps)>());
+  }(std::make_index_sequence<kEnd - kBegin>());
+}
+template <const auto& kSteps, size_t kFirst>
+constexpr CompiledSteps compiled_steps() noexcept {
+  constexpr size_t kCount = std::size(kSteps);
+  return {kFirst, compiled_range<kSteps, 0, kFirst>,
+          kFirst < kCount ? compiled_range<kSteps, kFirst, kCount> : nullptr};
 }
 
 }  // namespace aotriton::v2::inline abi1

@@ -50,6 +50,7 @@ Chunk::Chunk(CheckedCall whole, int64_t begin, int64_t size) noexcept : call_(*w
     std::copy_n(view.sizes, rank, sizes);
     std::copy_n(view.strides, rank, strides);
     if (cut < rank) sizes[cut] = size;
+    if (cut + 1 == rank) call_.suited = false;  // the chunk may begin anywhere
     view.sizes = sizes;
     view.strides = strides;
     if (call_.extents[slot]) call_.extents[slot] = extent(info.operands[slot], view);

@@ -27,8 +27,9 @@ Survey::Survey(const Call& call_to_serve, const Gpu& gpu_of_call) noexcept
       values_(call.info->steps, call.info->compiled_steps, {&call, nullptr, gpu.multiprocessors, 0}) {
   std::fill_n(digits_, kMaxChoices, kUnknown);
   const OperatorInfo& info = *call.info;
-  if (info.compiled_guards && values_.sound()) [[likely]] {
-    failing_ = info.compiled_guards(values_.sound());
+  const int64_t* const first = values_.sound(info.compiled_steps.first_count);
+  if (info.compiled_guards && values_.known()) [[likely]] {
+    failing_ = info.compiled_guards(first);
   } else {
     for (size_t i = 0; i < info.guards.size(); ++i) {
       int64_t holds;
@@ -40,7 +41,8 @@ Survey::Survey(const Call& call_to_serve, const Gpu& gpu_of_call) noexcept
                            ? info.compiled.unsuited(call, by_descriptor)
                            : unsuited(call, info.uses.strided, by_descriptor, EachAtRunTime{info.operands});
   if (call.by_pointer) unreached_.strided |= kSteered;
-  for (size_t slot = info.operands.size(); slot < info.slots(); ++slot)
+  const bool suited = call.suited && !call.misaligned;
+  for (size_t slot = info.operands.size(); slot < info.slots() && !suited; ++slot)
     if (info.uses.strided >> slot & 1 && given(slot) &&
         (call.misaligned >> call.from[slot] & 1 || !strides_suit(info.slot(slot), call[slot], by_descriptor)))
       unreached_.strided |= uint32_t{1} << slot;
@@ -88,13 +90,8 @@ Kind* Survey::find_kind() const noexcept {
   return kind;
 }
 
-bool Survey::work(const KernelInfo& kernel, WorkOfCall* work) const noexcept {
+bool Survey::own_work(const KernelInfo& kernel, WorkOfCall* work) const noexcept {
   work->multiprocessors = gpu.multiprocessors;
-  const int64_t* const steps = values_.sound();
-  if (kernel.compiled_work && steps) [[likely]] {
-    kernel.compiled_work(steps, work);
-    return true;
-  }
   return work_of(
       *kernel.work, [this](const Expression& expression, int64_t* number) { return value(expression, number); }, work);
 }

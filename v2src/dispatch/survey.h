@@ -72,7 +72,15 @@ class Survey {
   }
 
   // What the kernel has to compute for the call on the GPU; false where a number does not fit in 63 bits.
-  bool work(const KernelInfo& kernel, WorkOfCall* work) const noexcept;
+  bool work(const KernelInfo& kernel, WorkOfCall* work) const noexcept {
+    const CompiledWork& compiled = kernel.compiled_work;
+    const int64_t* const steps = values_.sound(compiled.count);
+    if (!compiled.function || !steps) [[unlikely]]
+      return own_work(kernel, work);
+    work->multiprocessors = gpu.multiprocessors;
+    compiled.function(steps, work);
+    return true;
+  }
 
   // What a thread keeps of the call's kind; null where it keeps nothing.
   Kind* kind() const noexcept { return kind_ && kind_->version == version_ ? kind_ : nullptr; }
@@ -86,6 +94,7 @@ class Survey {
   static constexpr int16_t kUnknown = -2;
 
   Kind* find_kind() const noexcept;  // null where a choice has no value
+  bool own_work(const KernelInfo& kernel, WorkOfCall* work) const noexcept;
   bool own_value(const Expression& expression, int64_t* value) const noexcept;
   int own_digit(const ChoiceInfo& choice, Addressing reached) const noexcept;
   int16_t shared_digit(const ChoiceInfo& choice) noexcept;

@@ -46,7 +46,10 @@ Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* tunables, 
   int64_t used = 0;
   for (const uint8_t slot : backend.workspace) {
     int64_t begin;
-    const int64_t elements = shape_tensor(call, slot);
+    // It may have its shape already, from before a backend was chosen.
+    const View& view = call[slot];
+    const bool shaped = view.sizes == call.dims[slot][0];
+    const int64_t elements = shaped ? view.sizes[0] * view.strides[0] : shape_tensor(call, slot);
     if (!put_behind(elements, bytes_of(call[slot].dtype), &begin, &used)) return {Misfit::workspace};
     workspace->offsets[slot] = static_cast<size_t>(begin);
     // The workspace is yet to be checked: as a pointer the sum may be none.

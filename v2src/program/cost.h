@@ -64,24 +64,31 @@ template <class Value>
          number(work.far, &of_call->far) && number(work.slow, &of_call->slow);
 }
 
-// The same from the values of an operator's steps, which all fit; null where an expression has no step.
-using CompiledWork = void (*)(const int64_t* steps, WorkOfCall* of_call) noexcept;
+// The same from the values of an operator's steps, of which the first `count` must fit; null where an expression has no
+// step.
+struct CompiledWork {
+  size_t count = 0;
+  void (*function)(const int64_t* steps, WorkOfCall* of_call) noexcept = nullptr;
+};
 template <const WorkInfo& kWork>
 constexpr CompiledWork compiled_work() noexcept {
   constexpr const Expression* kAll[] = {&kWork.outer,  &kWork.rows,  &kWork.packed, &kWork.columns, &kWork.depth,
                                         &kWork.repeat, &kWork.parts, &kWork.form,   &kWork.begin,   &kWork.end,
                                         &kWork.near,   &kWork.far,   &kWork.slow};
-  for (const Expression* one : kAll)
-    if (one->step == kNoStep) return nullptr;
-  return [](const int64_t* steps, WorkOfCall* of_call) noexcept {
-    work_of(
-        kWork,
-        [steps](const Expression& expression, int64_t* number) __attribute__((always_inline)) {
-          *number = expression.step == kNoStep ? 0 : steps[expression.step];
-          return true;
-        },
-        of_call);
-  };
+  size_t count = 0;
+  for (const Expression* one : kAll) {
+    if (one->step == kNoStep) return {};
+    if (one->step >= count) count = one->step + size_t{1};
+  }
+  return {count, [](const int64_t* steps, WorkOfCall* of_call) noexcept {
+            work_of(
+                kWork,
+                [steps](const Expression& expression, int64_t* number) __attribute__((always_inline)) {
+                  *number = expression.step == kNoStep ? 0 : steps[expression.step];
+                  return true;
+                },
+                of_call);
+          }};
 }
 
 // The first one of the least predicted time among those that are known; a time of 0 where none is.

@@ -65,9 +65,15 @@ struct Environment {
   int addressing;
 };
 
-// Constant data as a function (call/expressions.h): of an expression the value, of steps those of all. False where one
+// Constant data as a function (call/expressions.h): of an expression the value, of steps those of some. False where one
 // does not fit.
 using Compiled = bool (*)(const Environment& environment, int64_t* values) noexcept;
+
+// Of the first steps and of the others, for which few calls ask; null: they are interpreted.
+struct CompiledSteps {
+  size_t first_count = 0;
+  Compiled first = nullptr, others = nullptr;
+};
 
 // `step`: the one of its operator that has the same value, which kernels and backends share; kNoStep where a tunable or
 // the kernel's addressing counts, or choosing does not ask for it. `compiled`: of its code, or null.
@@ -80,29 +86,40 @@ struct Expression {
 // False where a number does not fit in 63 bits, or a divisor is not positive.
 bool evaluate(const Expression& expression, const Environment& environment, int64_t* value) noexcept;
 
-// The values of an operator's steps for a call.
+// The values of an operator's steps for a call. Beyond the first ones they are worked out when one is asked for.
 class Values {
  public:
-  // `compiled`: of these steps, or null.
-  Values(std::span<const Step> steps, Compiled compiled, const Environment& environment) noexcept;
+  Values(std::span<const Step> steps, const CompiledSteps& compiled, const Environment& environment) noexcept;
 
   // As evaluate() of an expression that has the step; false for kNoStep.
   bool get(StepNumber step, int64_t* value) const noexcept {
     if (step >= sound_) [[unlikely]]
-      return get_sound(step, value);
+      return get_other(step, value);
     *value = values_[step];
     return true;
   }
 
-  // All of them; null where one has no value.
-  const int64_t* sound() const noexcept { return sound_ ? values_ : nullptr; }
+  // The first `count`; null where one of all has no value.
+  const int64_t* sound(size_t count) const noexcept {
+    if (count > sound_) [[unlikely]]
+      complete();
+    return count <= sound_ ? values_ : nullptr;
+  }
+
+  // So many have values, and are known.
+  size_t known() const noexcept { return sound_; }
 
  private:
-  bool get_sound(StepNumber step, int64_t* value) const noexcept;
+  bool get_other(StepNumber step, int64_t* value) const noexcept;
+  void complete() const noexcept;
 
-  size_t sound_;                 // steps, where all have a value; else 0
-  std::bitset<kMaxSteps> lost_;  // those without a value
-  int64_t values_[kMaxSteps];
+  const std::span<const Step> steps_;
+  const Compiled others_;
+  const Environment environment_;
+  mutable bool complete_ = false;
+  mutable size_t sound_;                 // first steps that are known, and all have a value; or 0
+  mutable std::bitset<kMaxSteps> lost_;  // those without a value
+  mutable int64_t values_[kMaxSteps];
 };
 
 }  // namespace aotriton::v2::inline abi1

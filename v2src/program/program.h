@@ -49,7 +49,13 @@ struct Argument {
   }
 };
 
-// The numbers of those of a kernel's arguments that are planned.
+// One that is, by its number. `step`: kNoStep where its value has none, or it may be a map of a workspace tensor.
+struct PlannedArgument {
+  uint16_t number;
+  StepNumber step;
+  uint8_t levels;
+  bool is_i32;
+};
 template <const auto& kArguments, size_t kOperands>
 struct PlannedArguments {
   static constexpr size_t kCount = [] {
@@ -57,14 +63,17 @@ struct PlannedArguments {
     for (const Argument& one : kArguments) count += one.is_planned(kOperands);
     return count;
   }();
-  static constexpr std::array<uint16_t, kCount> kNumbers = [] {
-    std::array<uint16_t, kCount> numbers = {};
+  static constexpr std::array<PlannedArgument, kCount> kAll = [] {
+    std::array<PlannedArgument, kCount> all = {};
     size_t count = 0, number = 0;
     for (const Argument& one : kArguments) {
-      if (one.is_planned(kOperands)) numbers[count++] = static_cast<uint16_t>(number);
+      const bool is_map = one.pass == Pass::tensor && one.slot >= kOperands;
+      if (one.is_planned(kOperands))
+        all[count++] = {static_cast<uint16_t>(number), is_map ? kNoStep : one.value.step, one.levels,
+                        one.pass == Pass::i32};
       ++number;
     }
-    return numbers;
+    return all;
   }();
 };
 
@@ -119,10 +128,10 @@ struct KernelInfo {
   // Its number among the operator's kernels whose functional follows from the values of the operator's choices, its
   // guards and the kernel's addressing; kNoNumber of others.
   uint8_t number = kNoNumber;
-  uint64_t guard_bits = 0;                        // of the operator's guards those that are this kernel's
-  bool begins_early = false;                      // it may while the kernel before it in its backend runs
-  CompiledWork compiled_work = nullptr;           // of `work`, or null
-  std::span<const uint16_t> planned_arguments{};  // by number; empty where it is not known which are
+  uint64_t guard_bits = 0;                               // of the operator's guards those that are this kernel's
+  bool begins_early = false;                             // it may while the kernel before it in its backend runs
+  CompiledWork compiled_work{};                          // of `work`
+  std::span<const PlannedArgument> planned_arguments{};  // empty where it is not known which are
 };
 
 enum class Layout : uint8_t {
@@ -199,6 +208,8 @@ struct CompiledOperands {
   uint32_t (*unsuited)(const Call& call, bool by_descriptor) noexcept;
 };
 
+using CompiledShapes = bool (*)(Call& call) noexcept;  // as shape_workspace()
+
 // From the values of an operator's steps, which all fit, its guards that do not hold, as bits.
 using CompiledGuards = uint64_t (*)(const int64_t* steps) noexcept;
 template <const auto& kGuards>
@@ -207,7 +218,10 @@ constexpr CompiledGuards compiled_guards() noexcept {
     if (one.step == kNoStep) return nullptr;
   return [](const int64_t* steps) noexcept {
     return [steps]<size_t... kIndices>(std::index_sequence<kIndices...>) __attribute__((always_inline)) {
-      return ((uint64_t{steps[kGuards[kIndices].step] == 0} << kIndices) | ... | uint64_t{0});
+      constexpr size_t kLast = std::size(kGuards) - 1;
+      uint64_t failing = 0;  // to which a comparison's carry is added
+      ((failing += failing + (static_cast<uint64_t>(steps[kGuards[kLast - kIndices].step]) < 1)), ...);
+      return failing;
     }(std::make_index_sequence<std::size(kGuards)>());
   };
 }
@@ -224,8 +238,9 @@ struct OperatorInfo {
   std::span<const OperatorTable* const> tables;  // by arch; null: the first backend everywhere
   bool fills_when_empty;
   std::span<const Step> steps;         // what choosing asks of a call
-  Compiled compiled_steps;             // of these; null: they are interpreted
+  CompiledSteps compiled_steps;        // of these
   CompiledOperands compiled;           // without functions: of operands that are not constants
+  CompiledShapes compiled_shapes{};    // of the workspace, or null
   std::span<const Expression> guards;  // of all kernels, each condition once
   CompiledGuards compiled_guards;      // of these, or null
   Uses uses = {~0u, ~0u};              // of all kernels; the slots of others are not looked at
