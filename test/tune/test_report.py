@@ -18,7 +18,7 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import KernelDescription
 from aotriton.tune.cli.main import main
 from aotriton.tune.dataset.changes import changed
-from aotriton.tune.dataset.curves import curves
+from aotriton.tune.dataset.curves import curves, regrets
 from aotriton.tune.dataset.report import report
 
 PRODUCT = "NVIDIA H200"
@@ -200,11 +200,51 @@ def swept(times: dict[str, list[float | None]]) -> list[Outcome]:
 
 
 def test_a_curve_is_of_what_a_gpu_saw() -> None:
-    """The geometric mean over problems of the best so far over the best of all; pruned candidates are none."""
+    """The median over searches of the best so far over the best of all, and a band; pruned candidates are none."""
     (found,) = curves(swept({"a": [None, 4.0, 2.0, 3.0, 1.0], "b": [1.0, None, 2.0, 3.0, 4.0]}))
-    assert found.problems == 2
-    assert found.loss == pytest.approx([1.0, 2**0.5 - 1, 2**0.5 - 1, 0.0])
+    assert found.searches == 2
+    assert found.loss == pytest.approx([1.5, 0.5, 0.5, 0.0])
+    assert found.low == pytest.approx([0.3, 0.1, 0.1, 0.0])
+    assert found.high == pytest.approx([2.7, 0.9, 0.9, 0.0])
+    assert found.points(30, 10, 4, 3.0) == "0.0,5.0 10.0,8.3 20.0,8.3 30.0,10.0"
+    assert found.band(30, 10, 4, 3.0).split()[::7] == ["0.0,1.0", "0.0,9.0"]
     assert curves(swept({"a": [1.0, 2.0]})) == []
+
+
+def test_regret_is_of_one_sweep() -> None:
+    """The winner's time over the best of the same session; a sweep without the winner, or of few, tells nothing."""
+    times = {"x": 4.0, "y": 2.0, "z": 5.0, "best": 1.0}
+    first = [replace(swept({"a": [us]})[0], image=name, median_us=us) for name, us in times.items()]
+    second = [replace(one, session=2, median_us=(one.median_us or 0) * 10) for one in first]
+    assert regrets([*first, *second], {("", "a"): "y"}) == [1.0, 1.0]
+    assert regrets([*first, *second[1:]], {("", "a"): "best"}) == [0.0]
+    assert regrets(first, {("", "a"): "another", ("", "b"): "y"}) == []
+
+
+def test_clocks_stale_winners_and_regret_are_told(tmp_path: Path) -> None:
+    """A kernel's line says how many of its winners today's source makes otherwise, how much longer winners took than
+    the best, and at which SM clock candidates were timed.
+    """
+    one, other = specs()
+    places = [cell(m, 4096, 4096) for m in (4096, 2048)]
+    old = replace(winner(places[1], other, 150.0), image=other.name[:-8] + "0" * 8)
+    path = filled(tmp_path / "a.sqlite3", [winner(places[0], one, 200.0), old])
+    with TuningDatabase(path) as database:
+        images = {
+            name: database.evidence.image_id(name, config, sha256="0" * 64, registers=1, spills=0, shared=0)
+            for name, config in (
+                (one.name, one.config), (old.image, old.config), ("third", "c=3"), ("fourth", "c=4")
+            )
+        }  # fmt: skip
+        for place, clock in zip(places, (1755, 1980), strict=True):
+            problem = database.evidence.problem_id("sm_90", GEMM.name, str(FUNCTIONAL), place, {"m": 1})
+            for name, us in ((one.name, 200.0), (old.image, 150.0), ("third", 300.0), ("fourth", 100.0)):
+                if (place, name) != (places[0], one.name):
+                    measured = Measurement(problem, images[name], 1, "sweep", "ok", us, [us], sm_clock=clock)
+                    database.evidence.record(measured)
+    text = " ".join(page(path).texts)
+    assert "close runners-up stale regret p90 MHz lowest" in text
+    assert re.search(r" 0 1 75\.0 % \d+\.\d % 1980 1755 ", text)
 
 
 @pytest.mark.parametrize("what", ["since", "out"])

@@ -15,12 +15,13 @@ from typing import Any
 from aotriton.codegen.store import write_atomically
 from aotriton.rules.borrow import filled
 from aotriton.rules.database import Decisions, TuningDatabase, decisions
-from aotriton.rules.database.rows import Model, Product, Winner
+from aotriton.rules.database.derive import ImagesOfToday
+from aotriton.rules.database.rows import Model, Outcome, Product, Winner
 from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.operators import Operator, kernels_of
 from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.dataset.changes import Key, changed
-from aotriton.tune.dataset.curves import Curve, curves
+from aotriton.tune.dataset.curves import Curve, curves, regrets
 from aotriton.tune.dataset.heat_map import Functionals, functional_maps
 
 TEMPLATE = Path(__file__).parent.parent / "template"
@@ -40,6 +41,9 @@ class KernelReport:
     days: str
     noise: tuple[float, float] | None  # half of an interval over its median: the median, and the ninetieth percentile
     close: int  # winners whose runner-up lies within their interval
+    stale: int  # winners that were measured, of whose config today's source makes another image
+    clocks: tuple[int, int] | None  # SM clock of what was timed, in MHz: the lowest, and the median
+    regret: tuple[float, float] | None  # how much longer winners took than the best of a sweep: as noise
     functionals: tuple[Functionals, ...]
 
 
@@ -63,7 +67,8 @@ def report(path: Path, operators: Sequence[Operator], out: Path, since: Path | N
     """
     with TuningDatabase(path, readonly=True) as database:
         products = database.products()
-        found = [_product(database, operators, product, products) for product in products]
+        today = ImagesOfToday()
+        found = [_product(database, operators, product, products, today) for product in products]
         sessions = database.evidence.sessions()
         winners = _measured(database)
     before = {}
@@ -112,7 +117,11 @@ def _measured(database: Decisions) -> dict[Key, Winner]:
 
 
 def _product(
-    database: TuningDatabase, operators: Sequence[Operator], product: Product, products: Sequence[Product]
+    database: TuningDatabase,
+    operators: Sequence[Operator],
+    product: Product,
+    products: Sequence[Product],
+    today: ImagesOfToday,
 ) -> ProductReport:
     made = ProductReport(product)
     models = [one for one in database.models(product.arch) if one.product == product.name]
@@ -123,7 +132,7 @@ def _product(
         outcomes = database.evidence.outcomes(product.arch, kernel.name, product=product.name)
         if winners:
             operator = next(one for one in operators if kernel in one.kernels)
-            made.kernels.append(_kernel(operator, kernel, product, winners))
+            made.kernels.append(_kernel(operator, kernel, product, winners, outcomes, today))
         if outcomes:
             made.verdicts.append((kernel.name, Counter(one.status for one in outcomes if one.phase == "sweep")))
             made.curves += curves(outcomes)
@@ -157,7 +166,14 @@ def _model(operator: Operator, models: Iterable[Model]) -> dict[str, Any]:
     }
 
 
-def _kernel(operator: Operator, kernel: KernelDescription, product: Product, winners: Sequence[Winner]) -> KernelReport:
+def _kernel(
+    operator: Operator,
+    kernel: KernelDescription,
+    product: Product,
+    winners: Sequence[Winner],
+    outcomes: Sequence[Outcome],
+    today: ImagesOfToday,
+) -> KernelReport:
     by_functional: dict[str, dict[str, Winner]] = {}
     for winner in winners:
         by_functional.setdefault(winner.functional, {})[winner.bin] = winner
@@ -168,6 +184,8 @@ def _kernel(operator: Operator, kernel: KernelDescription, product: Product, win
     sure = [one for one in winners if one.low_us > 0]
     halves = [(one.high_us - one.low_us) / 2 / one.median_us for one in sure]
     days = sorted({one.measured for one in winners if one.measured})
+    measured = [one for one in winners if one.provenance == "measured"]
+    clocks = [one.sm_clock for one in outcomes if one.status == "ok" and one.sm_clock]
     return KernelReport(
         kernel=kernel.name,
         unit="TFLOP/s" if counted else "µs",
@@ -175,10 +193,18 @@ def _kernel(operator: Operator, kernel: KernelDescription, product: Product, win
         counts=Counter(one.provenance for one in winners),
         cells=len(by_functional) * kernel.cell_count,
         days=" to ".join(dict.fromkeys((days[0], days[-1]))) if days else "",
-        noise=(median(halves), quantiles(halves, n=10)[-1]) if len(halves) > 1 else None,
+        noise=_spread(halves),
         close=sum(any(time <= one.high_us for _, time in one.runners_up) for one in sure),
+        stale=sum(today.of(one) not in (None, one.image) for one in measured),
+        clocks=(min(clocks), round(median(clocks))) if clocks else None,
+        regret=_spread(regrets(outcomes, {(one.functional, one.bin): one.image for one in measured})),
         functionals=tuple(functionals),
     )
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float] | None:
+    """The median and the ninetieth percentile; None of fewer than two."""
+    return (median(values), quantiles(values, n=10)[-1]) if len(values) > 1 else None
 
 
 def _alone(operator: Operator, kernel: KernelDescription) -> bool:
