@@ -12,9 +12,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import autotuned
@@ -98,7 +99,12 @@ class Machines:
         wait_until(lambda: self.tried() >= count)
 
     def tune(
-        self, database: str = "tuning", said: list[str] | None = None, product: str | None = None, **more: Any
+        self,
+        database: str = "tuning",
+        said: list[str] | None = None,
+        product: str | None = None,
+        planned: Mapping[str, Any] = MappingProxyType({}),
+        **more: Any,
     ) -> list[BaseException]:
         """The client: it has neither GPU nor compiler, and a store of its own; what it failed with."""
         store, progress, failed = ImageStore(), Progress(), list[BaseException]()
@@ -107,7 +113,7 @@ class Machines:
         setting = new_setting(LAUNCHER, "standin_compiler:StandinCompiler", store_token(store), (0.0, 0.0))
         lent = Cluster(setting, progress.note, self.address, **more)
         try:
-            plan = Plan(self.folder / f"{database}.sqlite3", store, lent.first_gpu(product))
+            plan = Plan(self.folder / f"{database}.sqlite3", store, lent.first_gpu(product), **planned)
             tune(plan, small(SEQLENS), lent, progress)
         except BaseException as error:
             failed.append(error)
@@ -316,6 +322,22 @@ def test_two_clients_on_the_same_workers(machines: Machines, tmp_path: Path, und
     assert any("is another run's now: waiting for it" in line for line in said)
     for name in ("one", "two"):
         finished(tmp_path, name, undisturbed)
+
+
+def test_runs_follow_each_other_on_the_same_workers(machines: Machines, tmp_path: Path, undisturbed: Any) -> None:
+    """A search, a run that measures all again, and one into another database: each has the rows of a run by itself. The
+    worker that was killed before the last one is back before Dask has forgotten it.
+    """
+    machines.scheduler()
+    worker = machines.worker("0", jobs=2)
+    assert machines.tune(planned={"strategy": "random", "budget": 6}) == []
+    searched = len(known(tmp_path)[0])
+    assert machines.tune(planned={"again": True}) == []
+    assert verdicts(known(tmp_path)[0][searched:]) == undisturbed[0]
+    worker.kill()
+    machines.worker("0", jobs=2)
+    assert machines.tune("another") == []
+    finished(tmp_path, "another", undisturbed)
 
 
 def test_a_silent_worker_loses_its_jobs(machines: Machines, tmp_path: Path, undisturbed: Any) -> None:
