@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from stored import compressed
+
 NEAR = 1.5  # times the best: what the noise is told of
 
 Config = tuple[tuple[str, int], ...]
@@ -95,7 +97,7 @@ def save(recording: Recording, folder: Path) -> Path:
     told["compile_s"] = [round(seconds, 3) for seconds in recording.compile_s]
     told["measure_s"] = [[round(seconds, 4) for seconds in of_pass] for of_pass in recording.measure_s]
     new = path.with_name(path.name + ".new")
-    new.write_bytes(lzma.compress(json.dumps(told, separators=(",", ":")).encode()))
+    new.write_bytes(compressed(json.dumps(told, separators=(",", ":"))))
     new.replace(path)
     return path
 

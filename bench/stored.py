@@ -16,6 +16,15 @@ FONT = "font-family: 'DejaVu Sans', sans-serif"  # of each text of a plot
 PLOT = {"svg.hashsalt": "aotriton", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
 
 
+# Bytes of a text are not aligned: so files are 3 % smaller than by default.
+XZ = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "pb": 0}]
+
+
+def compressed(text: str) -> bytes:
+    """The text as a file .xz."""
+    return lzma.compress(text.encode(), filters=XZ)
+
+
 def place(path: Path) -> Path:
     """Where a result of this name is: the path itself, which ends in .json, or the compressed file beside it."""
     packed = path.with_name(f"{path.name}.xz")
@@ -42,7 +51,7 @@ def store(path: Path, record: Mapping[str, Any]) -> None:
         text = json.dumps(record, separators=(",", ":"))
     packed = path.with_name(f"{path.name}.xz")
     if len(text) > MOST_PLAIN:
-        packed.write_bytes(lzma.compress(f"{text}\n".encode()))
+        packed.write_bytes(compressed(f"{text}\n"))
         path.unlink(missing_ok=True)
     else:
         path.write_text(f"{text}\n")
