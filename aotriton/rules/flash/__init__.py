@@ -8,8 +8,8 @@ SHARED: Shared = {**features.SHARED, "kPageStep": split.PAGE_STEP, "kMostPlain":
 
 # The reference has gained the kernels that split keys, those of a plan, keys as caches hold them, and kernels that are
 # not timed since, and says the same of the others; the splits of calls whose lengths are in device memory have become
-# more, which no call that was measured then has; parameters of functions have other names; a plan counts what programs
-# have drawn of it.
+# more, and grids ask for lengths by their bits, of which no call that was measured then has any; parameters of
+# functions have other names; a plan counts what programs have drawn of it.
 EARLIER_JUDGES = {
     "attn_fwd": ("b087552c1fe65492", "3bed8bc7e5380483", "03759b0001b0cba8", "6f76bb2d00823ec8", "49dd93e8675af3cf"),
     "attn_fwd_hopper": ("7a8e3f566f7cb9fe", "be49983ee0569001", "62c020d6578fcc26", "593fb87ec53974a3"),
@@ -21,6 +21,7 @@ EARLIER_JUDGES = {
         "69f0c4ec94f5e74a",
         "5294829f25b45b3c",
         "248a477f0a79f2e0",
+        "6a84ee26783712c4",
     ),
     "attn_fwd_decode": (
         "166e9e85e4b38964",
@@ -28,6 +29,7 @@ EARLIER_JUDGES = {
         "149f2d50cf6ae47f",
         "331120fe69823bd2",
         "830825644e27a89d",
+        "8c6e4474173d968a",
     ),
     "attn_fwd_combine": ("fdc260db291c4f58", "4d6ffebc17342aad", "f5bbebae761b65ca", "8c7ce8e1397b1cd2"),
     "attn_fwd_split": (
@@ -36,6 +38,7 @@ EARLIER_JUDGES = {
         "149f2d50cf6ae47f",
         "331120fe69823bd2",
         "830825644e27a89d",
+        "8c6e4474173d968a",
     ),
     "attn_bwd_preprocess": (
         "9758b402bd6845b3",
@@ -98,7 +101,8 @@ EARLIER_JUDGES = {
     "attn_fwd_planned_combine": ("406233e48c15bbd1", "7c7380b4dc2bd472", "d73fd663875915e0", "e81a0c6c8f9d844f"),
     "attn_fwd_invariant": ("89bc2ba8c37474cf", "356a4f70c426b10a"),
     "attn_fwd_invariant_combine": ("4d6ffebc17342aad", "f5bbebae761b65ca"),
-    "attn_fwd_latent": ("ed1aed1697dc7b2c", "09202d80c9cfbf02"),
+    "attn_fwd_latent": ("ed1aed1697dc7b2c", "09202d80c9cfbf02", "265f57a2a9929d01"),
+    "attn_fwd_hopper_latent": ("2cb8d7f02870031a",),
     "attn_fwd_latent_combine": ("4d6ffebc17342aad", "f5bbebae761b65ca"),
     "attn_bwd_dsinks": ("2bc6b7229cad62f8", "4ab7802b068fdcd5"),
     "kv_append": ("4f20f009831bcbbd", "4acfd8ffc15561cf"),
