@@ -8,11 +8,13 @@
 4. Polish: all configs that differ from the best one in a single parameter. A value may be good where its neighbours are
    not, and a model that saw it in slow configs alone does not say so. Also, around the best config of another tile, the
    most promising ones of those that differ in one parameter, or in two by one step each.
-5. Check, together with the polish: what the model expects most of by now, and one config of each of the tiles that may
-   be good by how much the model's trees disagree. A config that is fast alone is in none of the lists before.
+5. Check, together with the polish: one config of each of the tiles that may be good by how much the model's trees
+   disagree. A config that is fast alone is in none of the lists before. There are two checks at least: the second one
+   knows what the first one has seen of the tiles.
+6. Last round: what the model expects most of when it has seen the last check. The check tries another config of a tile
+   than the best one, and so it is what tells the model of that one.
 
-After a gain it goes on with 2, until polish and check gain nothing. There are two checks at least: the second one knows
-what the first one has seen of the tiles.
+After a gain it goes on with 2, until polish, check and last round gain nothing.
 
 While the first rounds wait for trials, there is another look at random configs of the lowest costs: rounds stay where
 something was fast, and compilers have nothing else to do.
@@ -38,7 +40,7 @@ GAIN = 0.005  # what counts as one, relatively: less is noise
 PATIENCE = 8  # trials of the rounds without a gain, after which they end
 POLISH = 6  # trials around the best config of another tile
 CHECKS = 2  # at least; one more after a gain
-BEST, TILES = 2, 9  # trials of a check: the most promising configs, and one of each of the tiles that may be good
+TILES = 8  # trials of a check: one of each of the tiles that may be good
 TRUST = 1.0  # a check's LUCK of tiles: there the model is less sure than it is of what is near the best
 LIKELY = 8  # configs of each kind that may be next: of the next round, and of the polish
 COSTS = 8  # the lowest ones, which the other look and the scan take configs of
@@ -58,6 +60,7 @@ class Transfer(StrategyBase):
         self._lined: set[Config] = set()  # the best ones, whose lines were measured
         self._polished: set[Config] = set()  # the others that were polished
         self._checked, self._checks = inf, 0  # the best time in µs at the last check, and how many there were
+        self._ended = inf  # the best time in µs at the last round
         self._best, self._since = inf, -size  # the time of the last gain in µs, and the trials since then
         self._model = Model(space)
         self._ranked: list[Config] = []  # what the last round could have asked for, the most promising first
@@ -115,7 +118,7 @@ class Transfer(StrategyBase):
             self._ranked, self._next = self._promising(self._fresh()), []
             self._planned = self._ranked[:BATCH]
         if not self._planned and not self.pending:
-            self._planned = self._scan() or list(dict.fromkeys([*self._polish(), *self._check()]))
+            self._planned = self._scan() or list(dict.fromkeys([*self._polish(), *self._check()])) or self._last_round()
         return self._planned
 
     def _other_look(self) -> list[Config]:
@@ -155,17 +158,23 @@ class Transfer(StrategyBase):
         return list(dict.fromkeys(found))
 
     def _check(self) -> list[Config]:
-        """The most promising configs, and the first one of each of the tiles that may be good; again after a gain, and
-        CHECKS times at least.
+        """The first config of each of the tiles that may be good; again after a gain, and CHECKS times at least.
 
-        Without the tiles these may all be alike; and tiles of one cost hide each other from the scan.
+        The most promising configs may all be of one tile; and tiles of one cost hide each other from the scan.
         """
         if self._checks >= CHECKS and not self._best < self._checked * (1 - GAIN):
             return []
         self._checked, self._checks = self._best, self._checks + 1
-        promising, tiles = self._promising(self._fresh()), self._first_of_each_tile()
-        self._next = [*tiles[TILES : 2 * TILES], *promising[BEST : 2 * BEST]]
-        return list(dict.fromkeys([*promising[:BEST], *tiles[:TILES]]))
+        tiles = self._first_of_each_tile()
+        self._next = [*tiles[TILES : 2 * TILES], *self._promising(self._fresh())[:BATCH]]
+        return tiles[:TILES]
+
+    def _last_round(self) -> list[Config]:
+        """The most promising configs; again after a gain."""
+        if not self._best < self._ended * (1 - GAIN):
+            return []
+        self._ended = self._best
+        return self._promising(self._fresh())[:BATCH]
 
     def _first_of_each_tile(self) -> list[Config]:
         """The new config of each tile, and way to compute it, that may be the best one, the most promising ones first.
