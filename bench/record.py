@@ -119,6 +119,15 @@ PROBLEMS: dict[str, tuple[str, Mapping[str, Value], Mapping[str, int]]] = {
     "gemm_hopper-8192x8192x1024": ("gemm_hopper", LAYER, product(8192, 8192, 1024)),
     "gemm_hopper-nn-1024x14336x4096": ("gemm_hopper", OTHER_LAYER, product(1024, 14336, 4096)),
     "gemm_hopper_split-128x4096x8192": ("gemm_hopper_split", LAYER, product(128, 4096, 8192)),
+    # And a fourth time.
+    "attn_bwd_dq-d32-4096": ("attn_bwd_dq", SMALL, attention(2, 4096, 4096, 32)),
+    "attn_bwd_dk_dv-d256-1024": ("attn_bwd_dk_dv", WIDE, attention(2, 1024, 1024, 256)),
+    "attn_fwd-d32-2048": ("attn_fwd", SMALL, attention(4, 2048, 2048, 32)),
+    "attn_fwd_hopper-d64-full-2048": ("attn_fwd_hopper", FULL | {"BLOCK_DMODEL": 64}, attention(4, 2048, 2048, 64)),
+    "gemm-nn-4096x1024x4096": ("gemm", OTHER_LAYER, product(4096, 1024, 4096)),
+    "gemm_hopper-1024x1024x8192": ("gemm_hopper", LAYER, product(1024, 1024, 8192)),
+    "gemm_hopper-nn-2048x4096x4096": ("gemm_hopper", OTHER_LAYER, product(2048, 4096, 4096)),
+    "gemm_hopper_split-nn-64x8192x8192": ("gemm_hopper_split", OTHER_LAYER, product(64, 8192, 8192)),
 }
 
 
