@@ -56,8 +56,9 @@ class CallTimes:
         """The times of the images of each kernel of each backend that may be chosen for the call; empty if the plan has
         none that serves it.
 
-        As v2src/dispatch/select.cc: if the first backend has predicted times, so must others; else those whose shapes
-        are their own are for the calls that they serve, and a cell decides among the others.
+        As v2src/dispatch/select.cc: if the first backend has predicted times, or no times at all, so must others; where
+        it was measured in its cell alone, those whose shapes are their own are for the calls that they serve, and the
+        cell decides among the others.
         """
         there = {
             number: functionals
@@ -75,10 +76,13 @@ class CallTimes:
         if not there:
             return {}
         backends = one.operator.backends
-        if own_shapes := {number: kernels for number, kernels in predicted.items() if backends[number].own_shapes}:
-            return own_shapes
-        self.by_cell += 1
         cell = self._backends_in(one)
+        in_cell = cell is not None and any(cell.medians_us[:1])
+        if left := {
+            number: kernels for number, kernels in predicted.items() if backends[number].own_shapes or not in_cell
+        }:
+            return left
+        self.by_cell += 1
         among = {0, cell.backend if cell else 0} & there.keys() or set(list(there)[:1])
         found = {}
         for number in sorted(among):

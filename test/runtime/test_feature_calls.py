@@ -306,6 +306,29 @@ def test_what_no_kernel_has_together_is_refused_as_the_table_says(name: str) -> 
             assert message == (said and f"{name}: {said}"), chosen
 
 
+@pytest.mark.parametrize("product", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"])
+@pytest.mark.parametrize("name", ["attn_fwd", "attn_bwd"])
+def test_a_backend_without_any_time_runs_no_call_that_another_one_has_a_time_for(name: str, product: str) -> None:
+    """The first backend's kernels are neither fitted nor measured for packed calls with dropout. Such a call runs on
+    the backend that is predicted to be the fastest.
+    """
+    by_prediction = 0
+    for chosen in (one for count in range(3) for one in combinations((DROPOUT, ALIBI, PACKED), count)):
+        asked: Arguments = {"batch": 1, "heads": 4, "seqlen_q": 4096, "seqlen_k": 4096, "head_dim": 64}
+        for one in chosen:
+            asked |= EXPLAINED[one]
+        if PACKED in chosen:
+            asked |= {"max_seqlen_q": 1500, "max_seqlen_k": 1500}
+        told = aotriton.explain(name, arch="sm_90", product=product, dtype="bf16", **asked)[0]
+        times = {one["name"]: (one["predicted_us"], one["median_us"]) for one in told["backends"]}
+        predicted = {which: time for which, (time, _) in times.items() if time}
+        if any(times[told["backends"][0]["name"]]) or not predicted:
+            continue
+        assert told["backend"] == min(predicted, key=lambda which: predicted[which]), (chosen, times)
+        by_prediction += 1
+    assert by_prediction, "a packed call with dropout, at least"
+
+
 @pytest.mark.parametrize("arch", OF_8_BITS)
 def test_keys_of_8_bits_are_explained(arch: str) -> None:
     """Explanations of keys of 8 bits, in rows and in pages, name the image that reads them; of another arch's type and

@@ -1,4 +1,6 @@
 // Every argument, grid, block and shared size of every launch, on the stand-ins for CUDA and HIP.
+#include <algorithm>
+
 #include "call/checks.h"
 #include "calls.h"
 #include "dispatch/survey.h"
@@ -172,6 +174,19 @@ TEST("an sm_scale that a C++ program sets is passed, 0 as well, and one that it 
       CHECK_EQ(attn_bwd(backward, {}), Error::success);
     }
     CHECK(scales(recording) == std::vector<float>(6, given == kUnset ? 0.125f : given));  // a head_dim of 64
+  }
+}
+
+TEST("a forward with ALiBi passes no scale that slopes cannot be divided by, when it is repeated, too") {
+  for (const float given : {0.0f, 1e-35f, 0.3f}) {
+    Recording& recording = start("hip");
+    attn_fwd_params p = fwd_call();
+    p.sm_scale = given;
+    p.features.alibi_slopes = {pointer(address_of(9)), AOTRITON_FLOAT32, {2, 4}, {4, 1}};
+    for (int again = 0; again < 2; ++again) CHECK_EQ(attn_fwd(p, {}), Error::success);
+    CHECK_EQ(recording.launches.size(), 2u);
+    for (const RecordedLaunch& launch : recording.launches)
+      CHECK_EQ(launch.argument<float>(6), std::max(given, 1e-29f));
   }
 }
 

@@ -199,7 +199,8 @@ class Chooser {
     const bool first = serving_ == first_kernels().size() && allowed(0);
     if (first) dispatch_.predicted_us = predicted(backends()[0], dispatch_.kernels);
     if (by_ == By::time && (!first || dispatch_.predicted_us > 0) && choose_by_time(first)) return true;
-    if (by_ == By::time && choose_by_time(false, Compared::own_shapes)) return true;
+    const bool in_cell = cell && cell->median_us[0] > 0;
+    if (by_ == By::time && choose_by_time(false, in_cell ? Compared::own_shapes : Compared::all)) return true;
     if (cell && choose_by_cell(*cell)) return true;
     if (first) return true;
     for (size_t i = 1; i < backends().size(); ++i)
@@ -329,8 +330,8 @@ class Chooser {
     return total;
   }
 
-  // Where no time of the first backend is predicted, backends with shapes of their own are left: cells do not compare
-  // them, and the calls that they serve are what they are for.
+  // Where the first backend has a measured time in place of a predicted one, backends with shapes of their own are
+  // left: cells do not compare them, and the calls that they serve are what they are for.
   enum class Compared { all, own_shapes };
 
   void compare(size_t backend, Compared compared) {

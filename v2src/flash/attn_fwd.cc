@@ -40,11 +40,20 @@ Error bind(const aotriton_attn_fwd_params& p, Call* call) noexcept {
   return Error::success;
 }
 
+// Hopper's kernel with ALiBi divides slopes by the scale, and takes no scale below 1e-30. With this one, too, scores
+// below 1e20 make weights that are even to their last bit.
+constexpr float kLeastWithAlibi = 1e-29f;
+
 using AttnFwd = COperator<aotriton_attn_fwd_params, attn_fwd_operator, kFields, bind>;
 
 }  // namespace
 
-Error check_attn_fwd(Call& call) noexcept { return check_attention(call, kIndices); }
+Error check_attn_fwd(Call& call) noexcept {
+  AOTRITON_TRY(check_attention(call, kIndices));
+  if (call.views[alibi_slopes].data && call.scalars[sm_scale].real < kLeastWithAlibi)
+    call.set_real(sm_scale, kLeastWithAlibi);
+  return Error::success;
+}
 
 }  // namespace aotriton::v2::inline abi1::flash
 

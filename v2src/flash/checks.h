@@ -74,8 +74,8 @@ float scale_of(const Params& p) noexcept {
 //
 // A scale of 0 is every kernel's to compute. Those that hide scores, the forward's and Hopper's of dk and dv, take
 // 1e-30 instead, as 0 times minus infinity is no number: weights are even to their last bit where scores are below
-// 1e22. The others hide weights, and multiply by 0. None divides by it, and all multiply dq and dk by it, which makes
-// them 0.
+// 1e22. The others hide weights, and multiply by 0. All multiply dq and dk by it, which makes them 0. One divides by
+// it: see attn_fwd.cc.
 Error check_attention(Call& call, const Indices& indices, int64_t of_backward = 0) noexcept;
 
 }  // namespace aotriton::v2::inline abi1::flash
