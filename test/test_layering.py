@@ -19,7 +19,7 @@ from aotriton.rules.family import IN_TREE
 ROOT = Path(__file__).resolve().parent.parent
 
 # What a folder's modules may import, besides the standard library. A family's own modules have their package in
-# addition, and no other family's.
+# addition, and no other family's; its descriptions have the numbers that its device code shares with them.
 TABLE = {
     "rules": {"aotriton.rules", "sqlite_utils"},
     "tritonsrc": {"triton"},
@@ -91,6 +91,7 @@ def allowed(folder: str, family: str, module: str) -> bool:
         if any(module == stop or module.startswith(f"{stop}.") for stop in stops) and other != family:
             return False
     own = {f"aotriton.{folder}.{family}"} if family else set()
+    own |= {f"aotriton.tritonsrc.{family}.lib.constants"} if family and folder == "rules" else set()
     names = [name for name in TABLE[folder] | own if module == name or module.startswith(f"{name}.")]
     return any(name != "aotriton" or module == name for name in names)
 
@@ -114,6 +115,14 @@ def test_triton_is_imported_in_one_place(path: Path) -> None:
     """In codegen only compile.py imports Triton, and only inside functions, which run in worker processes."""
     places = [inside for module, inside in imports(ast.parse(path.read_text())) if module.partition(".")[0] == "triton"]
     assert all(places) if path.name == "compile.py" else not places
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "tritonsrc").glob("*/lib/constants.py")), ids=family_of)
+def test_descriptions_need_no_triton(path: Path) -> None:
+    """The numbers that descriptions take from device code, and the packages around them, import nothing."""
+    folders = [folder for folder in path.parents if folder.is_relative_to(PACKAGE / "tritonsrc")]
+    for module in (path, *(folder / "__init__.py" for folder in folders)):
+        assert not list(imports(ast.parse(module.read_text()))), module
 
 
 def own_module(name: str, modules: Collection[str]) -> str:
@@ -186,6 +195,7 @@ def test_the_table_sees_violations() -> None:
     assert sorted(imports(tree)) == [("a.b", False), ("c.d", False), ("e.f.g", True), ("h", True)]
     assert allowed("tritonsrc", "flash", "aotriton.tritonsrc.flash.lib.tile")
     assert allowed("tune", "flash", "aotriton.rules.flash.common")
+    assert allowed("rules", "flash", "aotriton.tritonsrc.flash.lib.constants")
     for folder, family, module in (
         ("tritonsrc", "gemm", "aotriton.tritonsrc.flash.lib.tile"),
         ("tritonsrc", "flash", "os"),
@@ -195,6 +205,8 @@ def test_the_table_sees_violations() -> None:
         ("rules", "flash", "aotriton.tune.problem.accuracy"),
         ("tune", "", "aotriton.codegen.compile_pool"),
         ("rules", "", "numpy"),
+        ("rules", "flash", "aotriton.tritonsrc.flash.lib.plan"),
+        ("rules", "gemm", "aotriton.tritonsrc.flash.lib.constants"),
         ("codegen", "", "aotriton.tune.problem.candidates"),
     ):
         assert not allowed(folder, family, module), (folder, family, module)

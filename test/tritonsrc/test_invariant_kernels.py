@@ -13,19 +13,13 @@ from paged_cases import in_pages, of_pages
 from test_feature_kernels import CASES, Arrays, assert_right, call_of, plain_of
 from test_split_kernels import DECODING, forward, of_split
 
-from aotriton.rules.flash.invariant import INVARIANT, PART
-from aotriton.tritonsrc.flash.lib import invariant
+from aotriton.rules.flash.invariant import INVARIANT
 
 LONG = [
     Case((2,) * 2, (1300,) * 2, used_k=(1300, 512), group=3, head_dim=32, sinks=True, number=2),
     Case((3, 1), (1100, 40), packed=True, causal=True, causal_variant="bottom_right", head_dim=32, number=5),
     Case((5,), (1600,), window=(900, 0), causal_variant="bottom_right", head_dim=32, dtype="bf16", softcap=3.0),
 ]
-
-
-def test_parts_are_as_long_as_the_device_code_has_them() -> None:
-    """The number of parts is worked out on the host."""
-    assert invariant.PART.value == PART
 
 
 @pytest.mark.parametrize("case", [*LONG, *DECODING, *dict.fromkeys(map(of_split, CASES[1::11]))], ids=str)

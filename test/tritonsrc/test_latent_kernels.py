@@ -13,7 +13,6 @@ from test_split_kernels import forward
 
 from aotriton.rules.flash.features import LATENT_DIMS
 from aotriton.rules.flash.latent import LATENT
-from aotriton.tritonsrc.flash.lib import latent
 
 DIM, DIM_V = LATENT_DIMS
 SIZES: dict[str, Any] = {"heads_k": 1, "head_dim": DIM, "head_dim_v": DIM_V}
@@ -35,11 +34,6 @@ def latent_call(case: Case) -> tuple[Call, Arrays]:
     call, given = call_of(case)
     call.v = given["v"] = given["k"][..., :DIM_V]
     return call, given
-
-
-def test_columns_are_those_that_the_device_code_has() -> None:
-    """The checks refuse other head dims."""
-    assert (latent.LATENT.value + latent.ROPE.value, latent.LATENT.value) == LATENT_DIMS
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

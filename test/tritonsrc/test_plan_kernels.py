@@ -15,9 +15,6 @@ from aotriton.rules.expression import Environment
 from aotriton.rules.flash import planned
 from aotriton.rules.flash.planned import PLANNED, STEP
 from aotriton.rules.operators import derived_sizes
-from aotriton.tritonsrc.flash.kernels import attn_fwd_planned_combine
-from aotriton.tritonsrc.flash.lib import forward_planned
-from aotriton.tritonsrc.flash.lib import plan as plan_source
 from aotriton.tritonsrc.flash.lib.features import OWN_LAST
 from aotriton.tritonsrc.flash.lib.features import PACKED as PACKED_SEQUENCES
 
@@ -79,12 +76,6 @@ def plan(launch: Any, batch: Batch) -> tuple[np.ndarray, np.ndarray, int]:
     items, split, packed, drawn = (int(one) for one in made["Counts"])
     assert not drawn
     return made["Items"][:items].astype(int), made["Splits"][:split].astype(int), packed
-
-
-def test_the_description_and_the_kernels_have_the_same_constants() -> None:
-    assert (plan_source.STEP.value, plan_source.FIELDS.value) == (STEP, planned.FIELDS)
-    assert (forward_planned.TILE_ROWS.value, forward_planned.BOX_ROWS.value) == (planned.TILE_ROWS, planned.BOX_ROWS)
-    assert attn_fwd_planned_combine.TILE_ROWS.value == planned.TILE_ROWS
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=str)

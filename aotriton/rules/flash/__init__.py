@@ -1,10 +1,11 @@
 """The attention family: forward and backward, and what writes the caches of keys and values."""
 
 from aotriton.rules.family import Shared
-from aotriton.rules.flash import append, backward, common, features, forward, split
+from aotriton.rules.flash import append, backward, common, features, forward
+from aotriton.tritonsrc.flash.lib import constants
 
 OPERATORS = (forward.OPERATOR, backward.OPERATOR, append.OPERATOR)
-SHARED: Shared = {**features.SHARED, "kPageStep": split.PAGE_STEP, "kMostPlain": common.MOST_PLAIN}
+SHARED: Shared = {**features.SHARED, "kPageStep": constants.PAGE_STEP, "kMostPlain": common.MOST_PLAIN}
 
 # The reference has gained the kernels that split keys, those of a plan, keys as caches hold them, and kernels that are
 # not timed since, and says the same of the others; the splits of calls whose lengths are in device memory have become

@@ -13,12 +13,13 @@ from functools import cache
 from itertools import combinations
 
 from aotriton.rules.family import Shared
+from aotriton.tritonsrc.flash.lib import constants
 
 # What an image computes; rules/flash/common.py says more.
 LEVELS = PLAIN, BANDED, GENERAL, FULL, PAGED = 0, 2, 4, 5, 6
 
 # The head dims of keys and of values that are the keys' first columns (rules/flash/latent.py).
-LATENT_DIMS = 576, 512
+LATENT_DIMS = constants.LATENT + constants.ROPE, constants.LATENT
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from aotriton.rules.flash import common as c
 from aotriton.rules.flash import split
 from aotriton.rules.kernel import Guard, KernelDescription, Number, by_vendor
 from aotriton.rules.operators import Backend, DerivedSize
+from aotriton.tritonsrc.flash.lib import constants
 
-PART = 512  # keys, as tritonsrc/flash/lib/invariant.py has it
+PART = constants.INVARIANT_PART
 # Of a call with more rows, results of parts take much memory, and there are tiles enough; where a band hides most
 # parts, most programs of parts have nothing to do.
 _SEEN = choose(scalar("level"), c.END - c.BEGIN + scalar("longest_q"), scalar("longest_k"))

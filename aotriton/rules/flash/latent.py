@@ -24,13 +24,13 @@ from aotriton.rules.flash import features, split
 from aotriton.rules.flash.invariant import ATTN_FWD_INVARIANT
 from aotriton.rules.kernel import Guard, KernelDescription, Number, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, DerivedSize
+from aotriton.tritonsrc.flash.lib import constants
 
-ROWS_OF_TILE = 64  # the split of keys counts these; tiles of gfx942 have half as many
+ROWS_OF_TILE = constants.LATENT_TILE_ROWS  # the split of keys counts these; tiles of gfx942 have half as many
 # Keys of a step, and steps of a split: what it hands on is then at most a quarter of what it reads.
 STEP, FEWEST_STEPS = 64, 4
 MOST_ROUNDS, NEARLY_FULL = 4, (17, 20)
 ROUNDS_OF_LENGTHS = 2
-BOX_ROWS, BOX_COLUMNS = 16, 64  # as tritonsrc/flash/lib/hopper_latent.py has them
 
 _HEADS = size("batch") * c.SEQUENCES * size("heads_k")
 _TILES = maximum(_HEADS * ceil_divide(split.ROWS, ROWS_OF_TILE), 1)
@@ -102,8 +102,10 @@ ATTN_FWD_HOPPER_LATENT = KernelDescription(
     family=c.FAMILY,
     arguments=(
         Tensor("Q", c.FORWARD_Q),
-        Tensor("K", c.FORWARD_K, (1, 1, tunable("BLOCK_N"), BOX_COLUMNS), levels=split.IN_ROWS),
-        Tensor("KPages", c.FORWARD_K, (1, 1, BOX_ROWS, BOX_COLUMNS), box_rows=_BOX, levels=split.OF_PAGES),
+        Tensor("K", c.FORWARD_K, (1, 1, tunable("BLOCK_N"), constants.SWIZZLED), levels=split.IN_ROWS),
+        Tensor(
+            "KPages", c.FORWARD_K, (1, 1, constants.PAGE_STEP, constants.SWIZZLED), box_rows=_BOX, levels=split.OF_PAGES
+        ),
         Tensor("Out", c.OUT),
         Tensor("L", c.LOGSUMEXP),
         Tensor("Partial", split.PARTIAL, does="write"),
@@ -120,7 +122,7 @@ ATTN_FWD_HOPPER_LATENT = KernelDescription(
         *_SPLIT,
         *split.PAGES,
         Number("pages", "i32", size("pages"), levels=split.OF_PAGES),
-        Number("box", "i32", _BOX, multiple_of=BOX_ROWS, levels=split.OF_PAGES),
+        Number("box", "i32", _BOX, multiple_of=constants.PAGE_STEP, levels=split.OF_PAGES),
         *c.constexprs("BLOCK_N", "STAGES", "EARLY"),
     ),
     sources={split.Keys.pages: "attn_fwd_hopper_latent_paged"},

@@ -22,14 +22,10 @@ from aotriton.rules.flash.restrictions_hopper import PLANNED_RESTRICTIONS
 from aotriton.rules.kernel import Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, DerivedSize
 from aotriton.rules.work import BAND, NONE, WHOLE, Work
+from aotriton.tritonsrc.flash.lib import constants
 
-TILE_ROWS, STEP, FIELDS, COUNTS, BOX_ROWS = (
-    128,
-    128,
-    8,
-    4,
-    16,
-)  # as tritonsrc/flash/lib/plan.py and forward_planned.py have them
+TILE_ROWS, STEP = constants.PLAN_TILE_ROWS, constants.PLAN_STEP
+FIELDS, COUNTS = constants.PLAN_FIELDS, constants.PLAN_COUNTS
 CACHED = 2**24  # bytes of keys and values that the L2 cache holds beside what else goes through it
 PROGRAMS = multiprocessors()
 # All query heads that share a key head, where they are not too many.
@@ -60,11 +56,11 @@ SIZES = (
 _WIDEST, _NEARLY_FULL = maximum(_TILES, 1), (17, 20)
 _FEW, _MANY = quotient(PROGRAMS, _WIDEST), ceil_divide(PROGRAMS * 8, _WIDEST * 5)
 _WISHED = choose(PROGRAMS * _NEARLY_FULL[0] <= _FEW * _WIDEST * _NEARLY_FULL[1], _FEW, _MANY)
-_PARTS = maximum(minimum(_WISHED, ceil_divide(scalar("longest_k"), 4 * STEP)), 1)
+_PARTS = maximum(minimum(_WISHED, ceil_divide(scalar("longest_k"), constants.PLAN_LEAST * STEP)), 1)
 _SPLIT = choose(_PARTS <= 1, 0, _TILES)  # tiles
-_COLUMNS = choose(tunable("BLOCK_DMODEL") <= 64, tunable("BLOCK_DMODEL"), constant(64))  # that are swizzled together
+_COLUMNS = choose(tunable("BLOCK_DMODEL") <= constants.SWIZZLED, tunable("BLOCK_DMODEL"), constants.SWIZZLED)
 _BOX = minimum(lowest_bit(maximum(size("page_size"), 1)), tunable("BLOCK_N"))
-_PAGE_TILE = (1, 1, BOX_ROWS, _COLUMNS)
+_PAGE_TILE = (1, 1, constants.PAGE_STEP, _COLUMNS)
 _KEYS = (c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q"))
 _WIDTH_V = Number("head_dim_v", "i32", size("head_dim_v"), multiple_of=8)
 
@@ -130,7 +126,7 @@ ATTN_FWD_HOPPER_PLANNED = KernelDescription(
         *split.SEQUENCES_OF_ANY,
         *split.PAGES,
         Number("pages", "i32", size("pages"), levels=split.OF_PAGES),
-        Number("box", "i32", _BOX, multiple_of=BOX_ROWS, levels=split.OF_PAGES),
+        Number("box", "i32", _BOX, multiple_of=constants.PAGE_STEP, levels=split.OF_PAGES),
         *c.constexprs("BLOCK_N", "STAGES", "BLOCK_DMODEL"),
     ),
     sources={split.Keys.pages: "attn_fwd_hopper_planned_paged"},

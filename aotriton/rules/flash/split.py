@@ -36,6 +36,7 @@ from aotriton.rules.kernel import (
 )
 from aotriton.rules.operators import Backend, DerivedSize
 from aotriton.rules.work import BAND, NONE, WHOLE, Work
+from aotriton.tritonsrc.flash.lib import constants
 
 # Rows of the query heads that share a key head: a decoding step's, and the most that may be split, as partial results
 # of more are too much memory.
@@ -44,7 +45,6 @@ DECODED_ROWS, MOST_ROWS = 16, 1024
 # Keys are split so that as few rounds of programs as possible are nearly full: of 18 calls on an H200 this takes 0.9 %
 # more than the best number of splits in the mean, and 7 % at most (bench/notes/attention.md).
 STEP, FEWEST_STEPS = 64, 2  # keys, and steps of a split
-PAGE_STEP = 16  # rows: pages have a multiple of them
 MOST_ROUNDS, NEARLY_FULL = 4, (17, 20)
 # Sequences of different lengths leave programs without keys: more of them fill the rounds that remain, as long as what
 # they hand on is a sixteenth of what they read, of a decoding step's rows and of more.
@@ -136,7 +136,7 @@ OF_16_BITS = Keys.rows, Keys.pages
 OF_PAGES = tuple(one for one in Keys if one.name.startswith("pages"))
 _PAGE_SIZE = size("page_size")
 # See tritonsrc/flash/lib/pages.py; constants have 32 bits.
-_MAGIC = ceil_divide(constant(2**30) * 2, maximum(ceil_divide(_PAGE_SIZE, PAGE_STEP), 1))
+_MAGIC = ceil_divide(constant(2**30) * 2, maximum(ceil_divide(_PAGE_SIZE, constants.PAGE_STEP), 1))
 
 IN_ROWS = tuple(one for one in OF_CACHES if one not in OF_PAGES)
 SEQUENCES_OF_ANY = (
@@ -149,7 +149,7 @@ SEQUENCES_OF_ANY = (
 PAGES: tuple[Argument, ...] = (
     Tensor("BlockTable", c.BLOCK_TABLE, general=True, levels=OF_PAGES),
     *strides("b", "BlockTable", levels=OF_PAGES),
-    Number("page_size", "i32", _PAGE_SIZE, multiple_of=PAGE_STEP, levels=OF_PAGES),
+    Number("page_size", "i32", _PAGE_SIZE, multiple_of=constants.PAGE_STEP, levels=OF_PAGES),
     Number("magic", "i64", _MAGIC, levels=OF_PAGES),
 )
 

@@ -9,6 +9,7 @@ expected to end first. Items that cost most come first (R. Graham, "Bounds on Mu
 import triton
 import triton.language as tl
 
+from aotriton.tritonsrc.flash.lib import constants
 from aotriton.tritonsrc.flash.lib.bundle import bundle
 from aotriton.tritonsrc.flash.lib.partial import launch_next
 from aotriton.tritonsrc.flash.lib.plan import (
@@ -38,7 +39,7 @@ from aotriton.tritonsrc.flash.lib.plan import (
 CANDIDATES = tl.constexpr(8)
 ENDS = tl.constexpr(2)  # what the ends of an item cost, in steps, and what is more of one whose tile is split
 SPLIT_ENDS = tl.constexpr(2)
-LEAST = tl.constexpr(4)  # steps of a part
+LEAST = tl.constexpr(constants.PLAN_LEAST)
 NEARLY = tl.constexpr(1.01)  # times the shortest: then fewer parts are better
 FAR_COST = tl.constexpr(1e30)
 

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from aotriton.tritonsrc.flash.lib import constants
 from aotriton.tritonsrc.flash.lib.features import PACKED, USED_Q
 from aotriton.tritonsrc.flash.lib.partial import await_results, finished, place_in_l
 from aotriton.tritonsrc.flash.lib.plan import (
@@ -18,8 +19,8 @@ from aotriton.tritonsrc.flash.lib.plan import (
 )
 from aotriton.tritonsrc.flash.lib.sequence import sequence_of
 
-TILE_ROWS = tl.constexpr(128)
-CONSUMER_ROWS = tl.constexpr(64)
+TILE_ROWS = tl.constexpr(constants.PLAN_TILE_ROWS)
+CONSUMER_ROWS = tl.constexpr(constants.PLAN_TILE_ROWS // 2)
 
 
 @triton.jit

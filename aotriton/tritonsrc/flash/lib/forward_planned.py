@@ -24,6 +24,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma_wait
 
+from aotriton.tritonsrc.flash.lib import constants
 from aotriton.tritonsrc.flash.lib.band import inside, keys_of, visited
 from aotriton.tritonsrc.flash.lib.bundle import bundle
 from aotriton.tritonsrc.flash.lib.features import PACKED, SINKS, USED_K
@@ -70,8 +71,8 @@ from aotriton.tritonsrc.flash.lib.sequence import Sequence, Side
 from aotriton.tritonsrc.flash.lib.softmax import exponentials, first_base, raised, rescaled, top
 
 CONSUMERS = gl.constexpr(2)
-TILE_ROWS = gl.constexpr(128)  # of both
-BOX_ROWS = gl.constexpr(16)  # the least of a box of pages
+TILE_ROWS = gl.constexpr(constants.PLAN_TILE_ROWS)
+BOX_ROWS = gl.constexpr(constants.PAGE_STEP)  # the least of a box of pages
 ITEM_SLOTS = gl.constexpr(4)  # of notes
 KEYS_AHEAD = gl.constexpr(256)  # of an item, that are still to be loaded when the next one is drawn
 ROWS_OF_PACKED = gl.constexpr((64, 63, 60, 56, 55, 52))  # of 64, those of whole positions, with up to 16 packed heads

@@ -15,6 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from aotriton.tritonsrc.flash.lib import constants
 from aotriton.tritonsrc.flash.lib.band import inside, keys_of
 from aotriton.tritonsrc.flash.lib.bundle import bundle
 from aotriton.tritonsrc.flash.lib.features import PACKED, SINKS, USED_K
@@ -32,9 +33,8 @@ from aotriton.tritonsrc.flash.lib.sequence import Sequence
 from aotriton.tritonsrc.flash.lib.softmax import exponentials, raised, rescaled, top
 from aotriton.tritonsrc.flash.lib.split import program_of
 
-BLOCK_M = gl.constexpr(64)
-COLUMNS = gl.constexpr(64)  # that are swizzled together
-BOX_ROWS = gl.constexpr(16)  # the least of a box of pages
+BLOCK_M = gl.constexpr(constants.LATENT_TILE_ROWS)
+COLUMNS = gl.constexpr(constants.SWIZZLED)
 # Keys of a step arrive in parts of their columns, each with a barrier of its own, so that the product with queries
 # begins before all are there. The last part has the columns behind the latent ones, too.
 PARTS = gl.constexpr(4)

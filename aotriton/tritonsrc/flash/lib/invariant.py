@@ -8,6 +8,7 @@ through all parts, or each has a program of its own, changes nothing: the operat
 import triton
 import triton.language as tl
 
+from aotriton.tritonsrc.flash.lib import constants
 from aotriton.tritonsrc.flash.lib.band import inside, keys_of
 from aotriton.tritonsrc.flash.lib.features import SOFTCAP, has
 from aotriton.tritonsrc.flash.lib.pages import pages_of, place_in_table
@@ -15,7 +16,7 @@ from aotriton.tritonsrc.flash.lib.partial import finished, place_in_l, visited_b
 from aotriton.tritonsrc.flash.lib.score import LOG2E, capped
 from aotriton.tritonsrc.flash.lib.sequence import load_rows
 
-PART = tl.constexpr(512)
+PART = tl.constexpr(constants.INVARIANT_PART)
 
 
 @triton.constexpr_function

@@ -6,6 +6,7 @@ A key has LATENT columns, which are its value, too, and ROPE further ones. Each 
 import triton
 import triton.language as tl
 
+from aotriton.tritonsrc.flash.lib import constants
 from aotriton.tritonsrc.flash.lib.band import inside, keys_of
 from aotriton.tritonsrc.flash.lib.features import SOFTCAP, has
 from aotriton.tritonsrc.flash.lib.pages import load_from_pages, pages_of
@@ -16,9 +17,9 @@ from aotriton.tritonsrc.flash.lib.split import load_queries
 from aotriton.tritonsrc.flash.lib.tile import Heads
 from aotriton.tritonsrc.flash.lib.zero import zero
 
-LATENT = tl.constexpr(512)
-ROPE = tl.constexpr(64)
-HALF = tl.constexpr(256)  # of the latent columns: an accumulator, which is stored before the other one
+LATENT = tl.constexpr(constants.LATENT)
+ROPE = tl.constexpr(constants.ROPE)
+HALF = tl.constexpr(constants.LATENT // 2)  # columns of an accumulator, which is stored before the other one
 
 
 @triton.jit

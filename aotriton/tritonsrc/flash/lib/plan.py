@@ -7,18 +7,19 @@ a sequence are split into the same number of parts.
 import triton
 import triton.language as tl
 
+from aotriton.tritonsrc.flash.lib import constants
 from aotriton.tritonsrc.flash.lib.band import visited
 from aotriton.tritonsrc.flash.lib.pages import sequence_in_pages
 from aotriton.tritonsrc.flash.lib.sequence import sequence_of
 
-STEP = tl.constexpr(128)  # keys: parts begin and end with multiples of it
-FIELDS = tl.constexpr(8)  # int32 of an item, and of a split tile
+STEP = tl.constexpr(constants.PLAN_STEP)
+FIELDS = tl.constexpr(constants.PLAN_FIELDS)
 FAR = tl.constexpr(1 << 30)
 
 # Fields of an item. Without a PLACE for a result of parts it has all keys of its tile.
 SEQUENCE, HEAD, POSITION, FIRST_KEY, BEHIND, PLACE = (tl.constexpr(i) for i in range(6))
 # Counts: of items, of split tiles, of packed heads, and of the items that programs have drawn: none at first.
-ITEMS, SPLIT_TILES, PACKED_HEADS, DRAWN = (tl.constexpr(i) for i in range(4))
+ITEMS, SPLIT_TILES, PACKED_HEADS, DRAWN = (tl.constexpr(i) for i in range(constants.PLAN_COUNTS))
 # Of a split tile: how many parts, where it is, the place of the first part, and how far the places are apart.
 PARTS, OF_SEQUENCE, OF_HEAD, OF_POSITION, FIRST_PLACE, APART = (tl.constexpr(i) for i in range(6))
 
