@@ -1,13 +1,16 @@
-"""The metadata for Datasette: it describes tables and columns that are there, and its queries run."""
+"""What Datasette is given: its metadata describe what is there, its queries run, and its pages open."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -55,3 +58,43 @@ def test_every_query_finds_something(database: str, name: str, connections: dict
     about: dict[str, Any] = METADATA[database]["queries"][name]
     assert about["title"]
     assert connections[database].execute(about["sql"], PARAMETERS).fetchone()
+
+
+@pytest.fixture(scope="module")
+def pages(connections: dict[str, sqlite3.Connection]) -> Callable[[str], str]:
+    """Gets a page of Datasette with the shipped databases, started as the documents say: its HTML."""
+    from datasette.app import Datasette
+
+    files = [connection.execute("PRAGMA database_list").fetchone()[2] for connection in connections.values()]
+    shown = Datasette(files, metadata=json.loads((RULES / "datasette.json").read_text()))
+
+    def page(address: str) -> str:
+        reply = asyncio.run(shown.client.get(address))
+        assert reply.status_code == 200, f"{address}: {reply.text[:500]}"
+        return str(reply.text)
+
+    return page
+
+
+def test_the_page_of_measurements_opens(pages: Callable[[str], str]) -> None:
+    """With the first hundred candidates, as links to their images, problems and sessions; also of one phase alone, as a
+    facet leads to it.
+    """
+    for address in ("/evidence/measurement", "/evidence/measurement?phase=race"):
+        page = pages(address)
+        rows = re.findall(r'<td class="col-phase[^"]*">(.*?)</td>', page)
+        assert len(rows) == 100, address
+        for other in ("problem", "image", "session"):
+            assert len(re.findall(rf'<td class="col-{other}[^"]*"><a href="/evidence/{other}/', page)) == 100, other
+    assert set(rows) == {"race"}
+
+
+@pytest.mark.parametrize("database", METADATA)
+def test_every_page_opens(database: str, pages: Callable[[str], str]) -> None:
+    """Of a database, of its tables and views, and of its queries; tables behind views without the names of ids."""
+    page = pages(f"/{database}")
+    for table, about in METADATA[database]["tables"].items():
+        pages(f"/{database}/{table}" + ("?_labels=off" if about.get("hidden") else ""))
+        assert (f'"/{database}/{table}"' in page) is not about.get("hidden", False), table
+    for name in METADATA[database]["queries"]:
+        pages(f"/{database}/{name}?{urlencode(PARAMETERS)}")

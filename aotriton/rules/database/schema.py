@@ -65,7 +65,7 @@ DECISIONS = """
 """
 
 # What was measured, unpacked. ``packed`` is how many rows of a session a file of the archive has; -1 if none has it.
-EVIDENCE_VERSION = 3
+EVIDENCE_VERSION = 4
 EVIDENCE = """
     CREATE TABLE archived (name TEXT PRIMARY KEY, size INTEGER NOT NULL) WITHOUT ROWID;
     CREATE TABLE device (
@@ -74,7 +74,7 @@ EVIDENCE = """
     CREATE UNIQUE INDEX device_is_listed_once ON device (
         product, ifnull(uuid, ''), arch, multiprocessors, ifnull(memory, 0), ifnull(power_limit, 0), driver);
     CREATE TABLE session (
-        id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, device INTEGER NOT NULL REFERENCES device,
+        id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, device INTEGER NOT NULL REFERENCES device (id),
         triton TEXT NOT NULL, torch TEXT NOT NULL, options TEXT NOT NULL, strategy TEXT NOT NULL, seed INTEGER,
         started TEXT NOT NULL, packed INTEGER NOT NULL DEFAULT -1);
     CREATE TABLE problem (
@@ -85,8 +85,8 @@ EVIDENCE = """
         spills INTEGER, shared INTEGER);
     CREATE TABLE measurement (
         id INTEGER PRIMARY KEY,
-        problem INTEGER NOT NULL REFERENCES problem, image INTEGER NOT NULL REFERENCES image,
-        session INTEGER NOT NULL REFERENCES session,
+        problem INTEGER NOT NULL REFERENCES problem (id), image INTEGER NOT NULL REFERENCES image (id),
+        session INTEGER NOT NULL REFERENCES session (id),
         phase TEXT NOT NULL CHECK (phase IN ('sweep', 'race')),
         status TEXT NOT NULL CHECK (
             status IN ('ok', 'checked', 'wrong', 'compile_failed', 'crashed', 'timed_out', 'pruned')),
@@ -94,17 +94,17 @@ EVIDENCE = """
         samples TEXT, error REAL, tolerance REAL, detail TEXT, sm_clock INTEGER, temperature INTEGER, judge TEXT,
         checks INTEGER, UNIQUE (problem, image, session, phase));
     CREATE TABLE search (
-        problem INTEGER NOT NULL REFERENCES problem, session INTEGER NOT NULL REFERENCES session,
+        problem INTEGER NOT NULL REFERENCES problem (id), session INTEGER NOT NULL REFERENCES session (id),
         trials INTEGER NOT NULL, judge TEXT, PRIMARY KEY (problem, session)) WITHOUT ROWID;
     CREATE TABLE sample (
-        id INTEGER PRIMARY KEY, session INTEGER NOT NULL REFERENCES session, operator TEXT NOT NULL,
+        id INTEGER PRIMARY KEY, session INTEGER NOT NULL REFERENCES session (id), operator TEXT NOT NULL,
         functional TEXT NOT NULL, shape TEXT NOT NULL, sm_clock INTEGER, temperature INTEGER,
         UNIQUE (session, operator, functional, shape));
     CREATE TABLE sequence (
         id INTEGER PRIMARY KEY, operator TEXT NOT NULL, backend TEXT NOT NULL, images TEXT NOT NULL,
         UNIQUE (operator, backend, images));
     CREATE TABLE timing (
-        sample INTEGER NOT NULL REFERENCES sample, sequence INTEGER NOT NULL REFERENCES sequence,
+        sample INTEGER NOT NULL REFERENCES sample (id), sequence INTEGER NOT NULL REFERENCES sequence (id),
         median_us REAL NOT NULL CHECK (median_us > 0), spread REAL NOT NULL, rounds INTEGER NOT NULL,
         PRIMARY KEY (sample, sequence)) WITHOUT ROWID;
     CREATE TRIGGER measurement_is_not_changed BEFORE UPDATE ON measurement
@@ -162,8 +162,8 @@ DISTRUST = f"""
 """
 
 
-# From version 1 of the evidence to 2; version 3 has another status. Files of the archive that were written before
-# version 2 lack these columns, too.
+# From version 1 of the evidence to 2. Version 3 has another status, and 4 names the column that an id refers to, which
+# Datasette needs. Files of the archive that were written before version 2 lack these columns, too.
 EVIDENCE_1_TO_2 = """
     ALTER TABLE measurement ADD COLUMN judge TEXT;
     ALTER TABLE measurement ADD COLUMN checks INTEGER;
