@@ -11,8 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -268,37 +266,6 @@ def test_a_cluster_tunes_for_the_product_that_it_is_asked_for(
     for other in ({"options": (*cluster, "--product", "h200")}, {"options": cluster, "product": "NVIDIA H200"}):
         with pytest.raises(AssertionError, match="the tuner was run"):
             doubled(**other).tune()
-
-
-def test_two_tunings_at_once_are_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """One measures, the other waits and reads; a killed one holds nothing up."""
-    log = tmp_path / "log"
-    monkeypatch.setenv("AOTRITON_STANDIN", json.dumps({"log": str(log), "slow": 0.5}))
-    one = scaled(folder=tmp_path / "shared")
-    one.write()
-    command = [sys.executable, "-m", "aotriton.tune.tune", "--family", str(one.folder), *OPTIONS]
-    killed = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])})
-    while not log.exists():
-        time.sleep(0.05)
-    threads = [threading.Thread(target=scaled(folder=one.folder).tune) for _ in range(2)]
-    threads[0].start()
-    said = ""
-    while "another run tunes scaled into" not in said:
-        said += capfd.readouterr().err
-        time.sleep(0.05)
-    killed.kill()
-    killed.wait()
-    threads[1].start()
-    for thread in threads:
-        thread.join()
-    assert scaled(folder=one.folder)._is_tuned()
-    with TuningDatabase(one.folder / DATABASE, readonly=True) as database:
-        swept = Counter((row.image, row.bin) for row in database.evidence.outcomes() if row.phase == "sweep")
-    assert len(swept) == 2 * 2 * 2
-    assert set(swept.values()) == {1}
-    assert not list((one.folder / "rules").glob(".*.lock"))
 
 
 def test_a_size_has_the_winner_of_the_next_one() -> None:

@@ -1,4 +1,6 @@
-"""Tuning on a cluster of processes: workers that die or come late, and a scheduler that restarts."""
+"""Tuning on a cluster of processes: workers that die or come late, a scheduler that restarts, kernels that only the
+client has, and runs that share workers.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from test_session import LAUNCHER, own_store, small
 import aotriton
 from aotriton.codegen.compile import ImageStore
 from aotriton.rules.database import TuningDatabase, Winner
-from aotriton.tune.autotune.tuned import Tuned
+from aotriton.tune.autotune.tuned import DATABASE, Tuned
 from aotriton.tune.coordinator import cluster
 from aotriton.tune.coordinator.cluster import Cluster, new_setting
 from aotriton.tune.coordinator.progress import Progress
@@ -77,7 +79,11 @@ class Machines:
         return self.start("tune/serve.py", self.address, *own, store=f"store-{gpu}", **environment)
 
     def machine(self, name: str, *options: str, **environment: str) -> subprocess.Popen[bytes]:
-        """A machine with a checkout, a cache and a store at paths of its own."""
+        """A machine that serves, with a checkout of its own."""
+        return self.from_checkout(name, "serve.py", self.address, *options, **environment)
+
+    def from_checkout(self, name: str, program: str, *options: str, **environment: str) -> subprocess.Popen[bytes]:
+        """A program of tune/, with a checkout, a cache and a store at paths of its own."""
         place = self.folder / name
         for source in ("rules", "tune", "codegen", "tritonsrc"):
             left_out = shutil.ignore_patterns("__pycache__", "*.sqlite3", "*.evidence")
@@ -85,8 +91,8 @@ class Machines:
         shutil.copy(ROOT / "aotriton" / "__init__.py", place / "aotriton")
         shutil.copy(ROOT / "test" / "standin_launcher.py", place)
         own = {"PYTHONPATH": str(place), "XDG_CACHE_HOME": str(place / "cache")}
-        program = str(place / "aotriton" / "tune" / "serve.py")
-        return self.start(program, self.address, *options, store=f"store-{name}", **own, **environment)
+        path = str(place / "aotriton" / "tune" / program)
+        return self.start(path, *options, store=f"store-{name}", **own, **environment)
 
     @property
     def said(self) -> str:
@@ -180,8 +186,9 @@ def test_images_travel_once(machines: Machines, tmp_path: Path) -> None:
         assert all(store.get(name) for name in measured), place
 
 
-def test_no_scheduler_is_an_error(tmp_path: Path) -> None:
+def test_no_scheduler_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the address."""
+    monkeypatch.setattr(cluster, "CONNECT", 2.0)
     setting = new_setting(LAUNCHER, "standin_compiler:StandinCompiler", "token")
     with pytest.raises(TuningError, match=r"no scheduler at tcp://127\.0\.0\.1:9"):
         Cluster(setting, print, "tcp://127.0.0.1:9")
@@ -244,36 +251,86 @@ def test_a_scheduler_that_stays_away_is_an_error(
 
 
 def scaled(machines: Machines, folder: Path, *sizes: int) -> Tuned:
-    """A user's kernel, for machines that do not have it."""
+    """A user's kernel, for machines that do not have it. It is not tuned yet."""
     found: Tuned = aotriton.autotune(
-        autotuned.scaled,
-        {"x": "fp32[n]", "count": "n", "shift": 0.5, "steps": 1},
-        autotuned.of_scaled,
-        {"BLOCK": (64,), "num_warps": (1, 4)},
+        inputs={"x": "fp32[n]", "count": "n", "shift": 0.5, "steps": 1},
         results={"out": "fp32[n]"},
         sizes={"n": sizes},
+        reference=autotuned.of_scaled,
         grid="cdiv(n, BLOCK)",
+        space={"BLOCK": (64,), "num_warps": (1, 4)},
         folder=folder,
         options=("--launcher", LAUNCHER, "--scheduler", machines.address),
-    )
+    )(autotuned.scaled)
     return found
 
 
 def test_an_own_kernel_is_tuned_by_machines_that_do_not_have_it(machines: Machines, tmp_path: Path) -> None:
     """Its files travel to two machines with checkouts and caches of their own, under a digest: once its description has
-    changed, the same workers have the new one. The scheduler has nothing of this project.
+    changed, the same workers have the new one. A client with another checkout tunes it by its folder, which it has
+    elsewhere. The scheduler has nothing of this project.
     """
     machines.scheduler()
     machines.machine("north", "--gpus", "0", "--jobs", "0")
     machines.machine("south", "--gpus", "1", "--jobs", "2")
     folder = tmp_path / "mine" / "scaled_here"
-    assert scaled(machines, folder, 4096).best(n=4096).config == {"BLOCK": 64, "num_warps": 1}
-    assert scaled(machines, folder, 4096, 8192).best(n=8192).config == {"BLOCK": 64, "num_warps": 1}
+    assert scaled(machines, folder, 4096).tune().best(n=4096).config == {"BLOCK": 64, "num_warps": 1}
+    assert scaled(machines, folder, 4096, 8192).tune().best(n=8192).config == {"BLOCK": 64, "num_warps": 1}
+    elsewhere = shutil.copytree(folder, tmp_path / "theirs" / "scaled_here")
+    for found in elsewhere.rglob(f"{Path(DATABASE).stem}.*"):
+        shutil.rmtree(found) if found.is_dir() else found.unlink()
+    cluster = ("--launcher", LAUNCHER, "--scheduler", machines.address)
+    client = machines.from_checkout("west", "tune.py", "--family", str(elsewhere), *cluster)
+    assert client.wait(60) == 0, machines.said[-3000:]
+    decided = [winners(one / DATABASE) for one in (folder, elsewhere)]
+    assert len(decided[0]) == 2
+    assert decided[0] == decided[1]
     for name in ("north", "south"):
         digests = [path.parent for path in (tmp_path / name).rglob("scaled_here") if path.is_dir()]
         assert len(digests) == 2
         assert {path.parent for path in digests} == {tmp_path / name / "cache" / "aotriton" / "families"}
     assert "ModuleNotFoundError" not in machines.said
+
+
+def winners(path: Path) -> list[tuple[str, str]]:
+    """Bins and configs."""
+    with TuningDatabase(path, readonly=True) as database:
+        return [(one.bin, one.config) for one in database.winners()]
+
+
+def test_two_tunings_of_one_kernel_at_once_are_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """On the same workers: one measures, the other waits and reads. One that was killed, on a GPU of its own, holds
+    nothing up.
+    """
+    machines, said = Machines(tmp_path, {"slow": 0.5}), ""
+    folder = tmp_path / "shared" / "scaled_once"
+    scaled(machines, folder, 4096, 8192).write()
+    clients = [threading.Thread(target=scaled(machines, folder, 4096, 8192).tune) for _ in range(2)]
+    try:
+        machines.scheduler()
+        machines.worker("0", jobs=2)
+        own = ("--family", str(folder), "--launcher", LAUNCHER, "--jobs", "1")
+        killed = machines.start("-m", "aotriton.tune.tune", *own)
+        machines.wait_until_tried(1)
+        clients[0].start()
+        while "another run tunes scaled into" not in said and clients[0].is_alive():
+            said += capfd.readouterr().err
+            time.sleep(0.02)
+        assert "another run tunes scaled into" in said
+        assert killed.poll() is None
+        killed.kill()
+        killed.wait()
+        clients[1].start()
+        for client in clients:
+            client.join(60)
+        assert not any(client.is_alive() for client in clients)
+    finally:
+        machines.end()
+    with TuningDatabase(folder / DATABASE, readonly=True) as database:
+        swept = Counter((row.image, row.bin) for row in database.evidence.outcomes() if row.phase == "sweep")
+    assert len(swept) == 2 * 2
+    assert set(swept.values()) == {1}
+    assert not list((folder / "rules").glob(".*.lock"))
 
 
 def finished(tmp_path: Path, database: str, undisturbed: Any) -> None:
