@@ -12,6 +12,7 @@ from typing import Any
 MOST_PLAIN = 5_000  # characters: what is longer with spaces has none, and what is longer without them is compressed
 # Settings of matplotlib, with which a plot is small, and the same whenever it is drawn from the same result.
 LONG = re.compile(r"-?\d+\.\d{3,}(?=[\s\",)])")  # a coordinate of a plot
+POINTS = re.compile(r"M [-\d.]+ [-\d.]+(?: ?\nL [-\d.]+ [-\d.]+)+")  # of a line: behind M, a point alone means L
 FONT = "font-family: 'DejaVu Sans', sans-serif"  # of each text of a plot
 PLOT = {"svg.hashsalt": "aotriton", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
 
@@ -66,7 +67,11 @@ def save_plot(figure: Any, path: Path, **options: Any) -> None:
 
 
 def smaller(svg: str) -> str:
-    """A plot with coordinates to a tenth of a point, without indents, and with its font named once."""
+    """A plot with coordinates to a tenth of a point, without indents, names of groups and what drew it, with its font
+    named once and lines that need no letter between their points.
+    """
     svg = LONG.sub(lambda found: f"{float(found[0]):.1f}", svg)
     svg = svg.replace(f"; {FONT}", "").replace("</style>", f" text{{{FONT}}}</style>")
-    return re.sub(r"\n\s+", "\n", svg)
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", re.sub(r"\n\s+", "\n", svg))
+    return POINTS.sub(lambda found: re.sub(r" ?\nL ", " ", found[0]), svg)

@@ -19,6 +19,7 @@ sys.path.insert(0, str(BENCH))
 
 import contenders  # noqa: E402 - it is no package
 import latency  # noqa: E402 - it is no package
+import stored  # noqa: E402 - it is no package
 
 IN_CPP = """
 import ctypes, json, sys
@@ -150,3 +151,20 @@ def test_a_record_becomes_a_table(tmp_path: Path) -> None:
     answers = [answer.strip() for answer in lines[-1].split("|")[2:-1]]
     mixed = "no; level: FA2, cuDNN; above: FA2 SDPA (× 0.80)"
     assert answers == ["yes (× 4.00)", "yes (× 4.00)", "no; level: cuDNN (× 1.08)", mixed]
+
+
+def test_a_plot_is_smaller_and_draws_the_same_lines() -> None:
+    """Behind M a point alone means a line to it; curves and marks that others use by their names keep theirs."""
+    svg = """<metadata>
+ <a/>
+</metadata>
+<g id="line_1">
+ <path id="mark" d="M 0.1234 0 
+L 10 5.6789 
+L -1 2 
+C 0 1 2 3 4 5 
+L 7 8 
+z
+"/>
+</g>"""
+    assert stored.smaller(svg) == ('<g>\n<path id="mark" d="M 0.1 0 10 5.7 -1 2 \nC 0 1 2 3 4 5 \nL 7 8 \nz\n"/>\n</g>')
