@@ -67,11 +67,12 @@ def save_plot(figure: Any, path: Path, **options: Any) -> None:
 
 
 def smaller(svg: str) -> str:
-    """A plot with coordinates to a tenth of a point, without indents, names of groups and what drew it, with its font
-    named once and lines that need no letter between their points.
+    """A plot with coordinates to a tenth of a point, without indents, names of groups, groups of one path and what drew
+    it, with its font named once and lines that need no letter between their points.
     """
     svg = LONG.sub(lambda found: f"{float(found[0]):.1f}", svg)
     svg = svg.replace(f"; {FONT}", "").replace("</style>", f" text{{{FONT}}}</style>")
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", re.sub(r"\n\s+", "\n", svg))
+    svg = re.sub(r" ?\nz\n?", " z", re.sub(r"<g>\n(<path [^>]*/>)\n</g>", r"\1", svg))
     return POINTS.sub(lambda found: re.sub(r" ?\nL ", " ", found[0]), svg)
