@@ -296,11 +296,13 @@ def test_certificates_are_within_what_is_allowed() -> None:
 
 
 def test_renamed_images_have_the_bits_that_were_measured() -> None:
-    """An image that has a new name because its source was arranged anew has the checksum that it had."""
+    """An image that has a new name because its source was arranged anew has the checksum that it had, of which the file
+    has the first 16 digits.
+    """
     rows = [row.split("\t") for row in lzma.decompress(RENAMED.read_bytes()).decode().splitlines()]
     with TuningDatabase(DATABASE, readonly=True) as opened:
         checksums = opened.checksums()
     assert len({new for _, new, _ in rows}) == len(rows) > 700
     for old, new, checksum in rows:
         assert old not in checksums, f"{old} is not renamed"
-        assert checksums.get(new, checksum) == checksum, f"{new} has other bits than {old}"
+        assert checksums.get(new, checksum).startswith(checksum), f"{new} has other bits than {old}"
