@@ -765,7 +765,7 @@ def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:
 
 
 def refused(
-    kernel: KernelDescription, sizes: dict[str, int], given: Set[str] = frozenset(), **scalars: int
+    kernel: KernelDescription, sizes: dict[str, int], given: Set[str] = frozenset(), /, **scalars: int
 ) -> list[str]:
     """Why the kernel does not serve a call, whose values have the head dim of keys unless it is given; without a level,
     apart from that it is plain, and has no band. It has no pages, and of the

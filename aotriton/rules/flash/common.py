@@ -364,11 +364,11 @@ def _featured(name: str, operand: Operand) -> Tensor:
 
 
 # Of images of the level FULL alone.
-OF_ALIBI = (
+OF_ALIBI: tuple[Argument, ...] = (
     Tensor("AlibiSlopes", ALIBI_SLOPES, general=True, levels=(FULL,)),
     *strides("b", "AlibiSlopes", levels=(FULL,)),
 )
-OF_DROPOUT = (
+OF_DROPOUT: tuple[Number | Tensor, ...] = (
     Number("dropout", "fp32", scalar("dropout"), levels=(FULL,)),
     Tensor("DropoutSeed", DROPOUT_SEED, general=True, levels=(FULL,)),
     Tensor("DropoutOffset", DROPOUT_OFFSET, general=True, levels=(FULL,)),
