@@ -93,8 +93,11 @@ class Tree:
                 ROOT / name, folder / "aotriton" / name, ignore=shutil.ignore_patterns("__pycache__", "*.sqlite3")
             )
         (folder / "aotriton" / "tritonsrc" / "flash" / "kernels").mkdir(parents=True)
-        for package in (".", "tritonsrc", "tritonsrc/flash", "tritonsrc/flash/kernels"):
+        (folder / "aotriton" / "tritonsrc" / "flash" / "lib").mkdir()
+        for package in (".", "tritonsrc", "tritonsrc/flash", "tritonsrc/flash/kernels", "tritonsrc/flash/lib"):
             (folder / "aotriton" / package / "__init__.py").touch()
+        shared = "tritonsrc/flash/lib/constants.py"  # which descriptions import
+        shutil.copy(ROOT / shared, folder / "aotriton" / shared)
         (folder / "tmp").mkdir()
         self.out.mkdir()
         self.kernel(kernel)
