@@ -888,11 +888,11 @@ def test_guards_of_single_kernels() -> None:
     assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, **both) == ["it has softcap", *lengths]
     assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, **banded) == []
     for bits in (DROPOUT.value, ALIBI.value | DROPOUT.value | SINKS.value, ALIBI.value | PACKED.value | USED_K.value):
-        asked, drawn = dropping | {"features": bits}, {"dropout_seed"} if bits & DROPOUT.value else set()
-        assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, drawn, **asked) == []
-        in_twos = ["it has dropout, and heads that share keys and values in twos"] if drawn else []
-        assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES | {"heads_q": 12, "heads_k": 2}, drawn, **asked) == in_twos
-        assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, {"bias"} | drawn, **asked) == ["it has a bias"]
+        asked, seeds = dropping | {"features": bits}, {"dropout_seed"}  # which a call without dropout may have, too
+        assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, seeds, **asked) == []
+        in_twos = ["it has dropout, and heads that share keys and values in twos"] if bits & DROPOUT.value else []
+        assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES | {"heads_q": 12, "heads_k": 2}, seeds, **asked) == in_twos
+        assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, {"bias"} | seeds, **asked) == ["it has a bias"]
     few = {"batch": 1, "heads_q": 2, "heads_k": 2, "head_dim": 128, "seqlen_q": 4096, "seqlen_k": 4096}
     assert refused(ATTN_BWD_HOPPER_HEADS, few) == []
     features = {"level": 0, "features": 0}

@@ -11,7 +11,6 @@ from aotriton.rules.expression import (
     constant,
     minimum,
     multiprocessors,
-    present,
     scalar,
     size,
     tunable,
@@ -156,7 +155,7 @@ def _tiles_of_sequences(rows: Expression) -> Expression:
 
 
 GUARD_DRAWN_HEADS = Guard(
-    present("dropout_seed") * c.PACKED <= 1, "it has dropout, and heads that share keys and values in twos"
+    c.has_feature(DROPOUT) * c.PACKED <= 1, "it has dropout, and heads that share keys and values in twos"
 )
 
 FEATURES_TILES = _tiles_of_sequences(tunable("CONSUMERS") * 64)
