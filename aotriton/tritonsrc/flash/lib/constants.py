@@ -13,4 +13,4 @@ PLAN_TILE_ROWS = 128  # of two consumers
 PLAN_STEP = 128  # keys: parts of a tile begin and end with multiples of it
 PLAN_LEAST = 4  # steps of a part
 PLAN_FIELDS = 8  # int32 of an item, and of a split tile
-PLAN_COUNTS = 4
+PLAN_COUNTS = 4  # int32: see ITEMS of plan.py
