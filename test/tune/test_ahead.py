@@ -13,7 +13,7 @@ from test_session import small
 from aotriton.codegen.compile import ImageStore
 from aotriton.tune.coordinator.images import Images
 from aotriton.tune.problem.candidates import space
-from aotriton.tune.search.finish import Finish
+from aotriton.tune.search.simplified_search import SimplifiedSearch
 from aotriton.tune.search.space import SearchSpace, Trial
 
 PARAMETERS = {**landscape.PARAMETERS, "BLOCK_K": (32, 64), "num_stages": (2, 3, 4)}
@@ -27,7 +27,9 @@ def test_a_search_tells_what_it_is_likely_to_ask() -> None:
     for seed in range(4):
         sizes = landscape.problem(random.Random(seed))
         times = {config: landscape.time_us(config, sizes, "toy") for config in landscape.configs(PARAMETERS)}
-        search = Finish(SearchSpace(tuple(times), PARAMETERS, landscape.DEFAULTS, sizes), "transfer", seed, 64)
+        search = SimplifiedSearch(
+            SearchSpace(tuple(times), PARAMETERS, landscape.DEFAULTS, sizes), "transfer", seed, 64
+        )
         told: set[Any] = set()
         asked: list[Any] = []
         while not search.finished:

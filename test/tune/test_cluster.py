@@ -34,6 +34,7 @@ from aotriton.tune.coordinator import cluster
 from aotriton.tune.coordinator.cluster import Cluster, new_setting
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.session import Plan, tune
+from aotriton.tune.measure.clock import FEWEST
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.jobs import store_token
 
@@ -395,6 +396,24 @@ def test_runs_follow_each_other_on_the_same_workers(machines: Machines, tmp_path
     machines.worker("0", jobs=2)
     assert machines.tune("another") == []
     finished(tmp_path, "another", undisturbed)
+
+
+def test_a_run_is_judged_by_its_own_trials(machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search finds configs that are far faster than all that runs without one have. These, on the same problem and
+    the same worker, end nonetheless, and give no candidate up early for a time that is not theirs.
+    """
+    monkeypatch.setitem(globals(), "SEQLENS", (512,))
+    machines.scheduler()
+    machines.worker("0", jobs=2)
+    assert machines.tune(planned={"strategy": "transfer", "budget": 24}) == []
+    best = min(one.median_us for one in known(tmp_path)[0] if one.median_us)
+    assert machines.tune(planned={"again": True}) == []
+    assert machines.tune("another") == []
+    with TuningDatabase(tmp_path / "another.sqlite3") as database:
+        swept = [one for one in database.evidence.outcomes() if one.phase == "sweep" and one.status == "ok"]
+        samples = [len(database.evidence.samples_of(one.id)) for one in swept]
+    assert best < 0.5 * min(one.median_us for one in swept if one.median_us)
+    assert min(samples) > FEWEST
 
 
 def test_a_silent_worker_loses_its_jobs(machines: Machines, tmp_path: Path, undisturbed: Any) -> None:

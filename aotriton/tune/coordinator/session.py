@@ -21,8 +21,8 @@ from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.candidates import space
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.problem.tuning_error import TuningError
-from aotriton.tune.search.finish import Finish
 from aotriton.tune.search.handle import StrategyHandle, StrategyProcesses
+from aotriton.tune.search.simplified_search import SimplifiedSearch
 from aotriton.tune.search.space import SearchSpace, Trial
 from aotriton.tune.search.strategies import strategy
 from aotriton.tune.winners import campaign
@@ -156,7 +156,7 @@ def _searches(
             Trial(config_of(task.specs[name]), one.status, one.median_us if one.status == "ok" else None)
             for name, one in known.items()
         ]
-        handle = processes.add(Finish, space, plan.strategy, plan.seed, plan.budget, trials)
+        handle = processes.add(SimplifiedSearch, space, plan.strategy, plan.seed, plan.budget, trials)
         return Search(problem, row, handle, known, task.specs, records_end=True, ends_early=True)
 
     return [Waiting(task.specs.keys(), partial(begin, task)) for task in tasks]

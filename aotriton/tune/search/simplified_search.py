@@ -13,7 +13,7 @@ WITHIN = 0.005  # of the winner's time: what two timings of one image differ by
 MOST = 16  # trials
 
 
-class Finish:
+class SimplifiedSearch:
     """A ``Strategy`` that asks for what the strategy called ``name`` asks for, and then for what simplifying its winner
     needs; ``budget`` is for both.
 
