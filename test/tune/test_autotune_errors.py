@@ -18,8 +18,8 @@ from aotriton.rules import expression as words
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.provider import Provider
 from aotriton.tune.autotune.device_source import device_source
+from aotriton.tune.autotune.notation import expression, operand, spelled
 from aotriton.tune.autotune.source import slice_of
-from aotriton.tune.autotune.text import expression, operand, spelled
 from aotriton.tune.autotune.user_kernel import read_kernel
 
 GIVEN: dict[str, Any] = {

@@ -13,7 +13,7 @@ from aotriton.rules.checked import INT32, identifier
 from aotriton.rules.expression import Environment, Expression, constant, evaluate, scalar, size
 from aotriton.rules.kernel import Operand
 from aotriton.tune.autotune.heuristics import evaluated
-from aotriton.tune.autotune.text import constant_text, expression, is_tensor, of_tensor, operand
+from aotriton.tune.autotune.notation import constant_text, expression, is_tensor, of_tensor, operand
 from aotriton.tune.autotune.user_kernel import CONSTEXPR, UserKernel
 
 Space = Mapping[str, Sequence[object]] | Sequence[Mapping[str, object]]

@@ -18,8 +18,8 @@ from aotriton.rules.expression import Environment, Expression, constant, evaluat
 from aotriton.rules.kernel import Argument, Constexpr, Number, Tensor
 from aotriton.rules.operators import Operator
 from aotriton.tune.autotune.declaration import Declaration
+from aotriton.tune.autotune.notation import constant_text, expression, spelled
 from aotriton.tune.autotune.source import slice_of
-from aotriton.tune.autotune.text import constant_text, expression, spelled
 from aotriton.tune.autotune.user_kernel import CONSTEXPR, UserKernel
 
 TEMPLATE = Path(__file__).parent.parent / "template"
