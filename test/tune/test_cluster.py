@@ -111,6 +111,7 @@ class Machines:
         said: list[str] | None = None,
         product: str | None = None,
         planned: Mapping[str, Any] = MappingProxyType({}),
+        seqlens: tuple[int, ...] = SEQLENS,
         **more: Any,
     ) -> list[BaseException]:
         """The client: it has neither GPU nor compiler, and a store of its own; what it failed with."""
@@ -121,7 +122,7 @@ class Machines:
         lent = Cluster(setting, progress.note, self.address, **more)
         try:
             plan = Plan(self.folder / f"{database}.sqlite3", store, lent.first_gpu(product), **planned)
-            tune(plan, small(SEQLENS), lent, progress)
+            tune(plan, small(seqlens), lent, progress)
         except BaseException as error:
             failed.append(error)
         finally:
@@ -398,17 +399,17 @@ def test_runs_follow_each_other_on_the_same_workers(machines: Machines, tmp_path
     finished(tmp_path, "another", undisturbed)
 
 
-def test_a_run_is_judged_by_its_own_trials(machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_judged_by_its_own_trials(machines: Machines, tmp_path: Path) -> None:
     """A search finds configs that are far faster than all that runs without one have. These, on the same problem and
     the same worker, end nonetheless, and give no candidate up early for a time that is not theirs.
     """
-    monkeypatch.setitem(globals(), "SEQLENS", (512,))
     machines.scheduler()
     machines.worker("0", jobs=2)
-    assert machines.tune(planned={"strategy": "transfer", "budget": 24}) == []
+    one_problem = (512,)
+    assert machines.tune(planned={"strategy": "transfer", "budget": 24}, seqlens=one_problem) == []
     best = min(one.median_us for one in known(tmp_path)[0] if one.median_us)
-    assert machines.tune(planned={"again": True}) == []
-    assert machines.tune("another") == []
+    assert machines.tune(planned={"again": True}, seqlens=one_problem) == []
+    assert machines.tune("another", seqlens=one_problem) == []
     with TuningDatabase(tmp_path / "another.sqlite3") as database:
         swept = [one for one in database.evidence.outcomes() if one.phase == "sweep" and one.status == "ok"]
         samples = [len(database.evidence.samples_of(one.id)) for one in swept]
