@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "docs" / "site"
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]+))?\)")
+FILE = re.compile(r"`([\w/.-]+\.(?:py|cc|h|j2|cmake))`")
+NOT_OURS = {"rms_norm.h", "flash.shared.h", "layer.cc", "test_transformers.py"}  # generated, a reader's, torch's
 
 
 def pages() -> list[Path]:
@@ -44,6 +46,19 @@ def test_no_link_of_a_document_leads_nowhere() -> None:
                 wrong.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
     assert wrong == []
     assert checked > 150
+
+
+def test_files_that_documents_name_are_there() -> None:
+    """A name of a file of code between backquotes is the end of a path in the tree. Only in documents that say what is,
+    not in CHANGELOG and the lab book, which say what was.
+    """
+    folders = ("aotriton", "v2src", "cmake", "test", "bench", "docs", "examples")
+    files = [path.relative_to(ROOT).as_posix() for one in folders for path in (ROOT / one).rglob("*.*")]
+    endings = {path[at:] for path in files for at in (0, *(found.end() for found in re.finditer("/", path)))}
+    named = {(page, name) for page in (ROOT / "docs").rglob("*.md") for name in FILE.findall(page.read_text())}
+    wrong = {f"{page.relative_to(ROOT)}: {name}" for page, name in named if name not in endings | NOT_OURS}
+    assert wrong == set()
+    assert len(named) > 250
 
 
 def test_the_nav_has_every_page_once() -> None:
