@@ -46,6 +46,7 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
         "expressions": rows,
         "names": expressions,
         "steps": steps,
+        "kept_steps": {step for _, _, step, _, _ in rows} | {roots[choice.value] for choice in program.choices},
         "first_steps": len(steps_of(program.first_shared)[0]),
         "rounded": _rounded(program),
         "choice_steps": list(dict.fromkeys(roots[choice.value] for choice in program.choices)),

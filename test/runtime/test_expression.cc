@@ -2,6 +2,7 @@
 #include <random>
 
 #include "attn_fwd.operator.h"
+#include "call/expressions.h"
 #include "check.h"
 #include "dispatch/select.h"
 #include "expressions.h"
@@ -159,6 +160,23 @@ TEST("what shares a step with a number that does not fit has its own value all t
   for (const uint8_t step : {2, 3, 5}) CHECK(!values.get(step, &value));
   CHECK(values.get(1, &value) && value == int64_t{INT32_MAX} * INT32_MAX);
   CHECK(values.get(4, &value) && value == 1);
+}
+
+// The first three are compiled apart from the others; of them an expression has the second one, and the fourth step the
+// third.
+constexpr Step kCompiled[] = {{Code::constant, {}, 6},
+                              {Code::add, {0, 0}, 0, true},
+                              {Code::multiply, {1, 0}, 0},
+                              {Code::subtract, {2, 1}, 0, true}};
+
+TEST("compiled steps that are kept have the values of interpreted ones") {
+  const Given given;
+  const Values values(kCompiled, compiled_steps<kCompiled, 3>(), given.environment);
+  int64_t value = 0;
+  CHECK(values.get(1, &value) && value == 12);
+  CHECK_EQ(values.known(), 3u);
+  CHECK(values.get(3, &value) && value == 60);
+  CHECK_EQ(values.known(), 4u);
 }
 
 TEST("a number that does not fit is told, wherever it arises") {

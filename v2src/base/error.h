@@ -11,7 +11,7 @@ namespace aotriton::v2::inline abi1 {
 inline constexpr size_t kMostMessage = 1024;  // bytes: what is in the way of each backend fits
 
 // Keeps the formatted message in a buffer of this thread, cut to its size, and returns `error`. Allocates nothing.
-[[gnu::format(printf, 2, 3)]] Error fail(Error error, const char* format, ...) noexcept;
+[[gnu::cold, gnu::format(printf, 2, 3)]] Error fail(Error error, const char* format, ...) noexcept;
 
 // A stage that a call has reached, or the error that is in its way. `Stage` is small: it refers to what it is about.
 template <class Stage>
@@ -48,7 +48,8 @@ Error keep_message(Body&& body) noexcept {
 
 }  // namespace aotriton::v2::inline abi1
 
-#define AOTRITON_TRY(expression)                                                    \
-  do {                                                                              \
-    if (const Error error_ = (expression); error_ != Error::success) return error_; \
+#define AOTRITON_TRY(expression)                                                  \
+  do {                                                                            \
+    if (const Error error_ = (expression); error_ != Error::success) [[unlikely]] \
+      return error_;                                                              \
   } while (false)

@@ -46,7 +46,7 @@ int64_t extent(const OperandInfo& operand, const View& view) noexcept {
   return __builtin_mul_overflow(elements, bytes_of(view.dtype), &bytes) ? -1 : bytes;
 }
 
-int64_t shape_tensor(Call& call, size_t slot) noexcept { return shape(call, slot, call.info->slot(slot)); }
+[[gnu::hot]] int64_t shape_tensor(Call& call, size_t slot) noexcept { return shape(call, slot, call.info->slot(slot)); }
 
 bool shape_workspace(Call& call) noexcept {
   const OperatorInfo& info = *call.info;

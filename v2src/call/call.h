@@ -3,6 +3,7 @@
 
 #include <aotriton/types.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -41,11 +42,13 @@ struct Call {
   }
 
   const OperatorInfo* info;
-  View views[kMaxOperands];  // by slot; those of the workspace are the runner's to fill
-  Scalar scalars[kMaxScalars];
-  int64_t sizes[kMaxSizes];  // what follows is worked out by check_call (call/checks.h)
+  bool plain = false;  // no operand beyond the plain ones is given, and the views of those are check_call's to set
+  bool empty;          // a size is 0, and nothing is to be launched; as type and sizes, check_call works it out
   DType dtype;
-  bool empty;                     // a size is 0, and nothing is to be launched
+  int64_t sizes[kMaxSizes];
+  Scalar scalars[kMaxScalars];
+  View views[kMaxOperands];  // by slot; those of the workspace are the runner's to fill
+  // What follows is worked out by check_call (call/checks.h).
   int64_t extents[kMaxOperands];  // bytes from the first to the last element, by slot; 0 of what is not given or empty
   int64_t dims[kMaxOperands][2]
               [kMaxRank];         // sizes and strides of tensors that are not as the caller gave them, by slot
@@ -67,6 +70,11 @@ struct Call {
   }
   void set_whole(size_t index, int64_t value) noexcept { scalars[index].whole = value; }
 };
+
+// Makes the operands that are features ones that are not given.
+inline void leave_out_features(Call& call) noexcept {
+  std::fill(call.views + call.info->plain_operands(), call.views + call.info->operands.size(), View::none());
+}
 
 // Whether some operands have pages: the caller gives a block table.
 inline bool is_paged(const Call& call) noexcept {

@@ -56,7 +56,7 @@ class Checker {
   size_t slots() const { return partial_ ? info_.slots() : info_.operands.size(); }
 
   // Tells what is wrong with a call, if anything is.
-  Error check_closely() {
+  [[gnu::cold]] Error check_closely() {
     std::fill_n(set_by_, kMaxSizes, nullptr);
     unsigned all = 0;
     for (size_t slot = 0; slot < slots(); ++slot)
@@ -180,7 +180,8 @@ class Checker {
 
 }  // namespace
 
-Result<CheckedCall> check_call(Call& call, Data data, bool partial) noexcept {
+[[gnu::hot]] Result<CheckedCall> check_call(Call& call, Data data, bool partial) noexcept {
+  if (call.plain) leave_out_features(call);
   const Error error = Checker(call, data, partial).check();
   if (error != Error::success) return error;
   return CheckedCall(call);
@@ -213,8 +214,8 @@ Error check_overlap(const Call& call, bool partial) noexcept {
   return Error::success;
 }
 
-Error check_workspace(const OperatorInfo& info, void* workspace, size_t needed, void* const* pointers,
-                      const int64_t* extents) noexcept {
+[[gnu::hot]] Error check_workspace(const OperatorInfo& info, void* workspace, size_t needed, void* const* pointers,
+                                   const int64_t* extents) noexcept {
   if (!workspace)
     return fail(Error::workspace_too_small, "%s: workspace is null, %zu bytes are needed", info.name, needed);
   if (!aligned_to(workspace, kWorkspaceAlignment))

@@ -25,7 +25,8 @@ bool evaluate(const Expression& expression, const Environment& environment, int6
   return true;
 }
 
-Values::Values(std::span<const Step> steps, const CompiledSteps& compiled, const Environment& environment) noexcept
+[[gnu::hot]] Values::Values(std::span<const Step> steps, const CompiledSteps& compiled,
+                            const Environment& environment) noexcept
     : steps_(steps), others_(compiled.others), environment_(environment) {
   const bool fit = compiled.first && compiled.first(environment, values_);
   sound_ = fit ? compiled.first_count : 0;

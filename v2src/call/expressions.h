@@ -64,8 +64,9 @@ template <class Operand>
       return !__builtin_mul_overflow(operand(0), operand(1), value);
     case Code::ceil_divide: {
       const int64_t a = operand(0), b = operand(1);
-      if (b <= 0) return false;
-      if (static_cast<uint64_t>(a | b) <= UINT32_MAX) {  // which processors divide in half the time
+      if (b <= 0) [[unlikely]]
+        return false;
+      if (static_cast<uint64_t>(a | b) <= UINT32_MAX) [[likely]] {  // which processors divide in half the time
         const auto a32 = static_cast<uint32_t>(a), b32 = static_cast<uint32_t>(b);
         *value = int64_t{a32 / b32} + (a32 % b32 > 0);
         return true;
@@ -129,16 +130,34 @@ bool compiled(const Environment& environment, int64_t* value) noexcept {
   return fits;
 }
 
-// The values of these constant steps from kBegin on; false where one does not fit.
+// Of constant steps those before kEnd whose values are asked for: by an expression, or by a step from kEnd on.
+template <const auto& kSteps, size_t kEnd>
+constexpr auto kept_steps() {
+  std::array<bool, kEnd> kept = {};
+  for (size_t i = 0; i < kEnd; ++i) kept[i] = kSteps[i].kept;
+  for (size_t i = kEnd; i < std::size(kSteps); ++i)
+    for (size_t which = 0; which < arity_of(kSteps[i].code); ++which)
+      if (kSteps[i].operands[which] < kEnd) kept[kSteps[i].operands[which]] = true;
+  return kept;
+}
+
+// The values of these constant steps from kBegin on that are kept; false where any one does not fit.
 template <const auto& kSteps, size_t kBegin, size_t kEnd>
-bool compiled_range(const Environment& environment, int64_t* values) noexcept {
+[[gnu::hot]] bool compiled_range(const Environment& environment, int64_t* values) noexcept {
+  [[maybe_unused]] static constexpr auto kKept = kept_steps<kSteps, kEnd>();
+  int64_t own[kEnd - kBegin];
   const auto step = [&]<size_t kIndex>() __attribute__((always_inline)) {
     constexpr const Step& kStep = kSteps[kBegin + kIndex];
-    const auto operand = [&](size_t which) __attribute__((always_inline)) {
-      const Step& from = kSteps[kStep.operands[which]];
-      return from.code == Code::constant ? from.value : values[kStep.operands[which]];
+    const auto operand = [&](size_t which) __attribute__((always_inline)) -> int64_t {
+      const size_t number = kStep.operands[which];
+      if (kSteps[number].code == Code::constant) return kSteps[number].value;
+      if constexpr (kBegin > 0)
+        if (number < kBegin) return values[number];
+      return own[number - kBegin];
     };
-    return apply(kStep.code, kStep.value, environment, operand, &values[kBegin + kIndex]);
+    if (!apply(kStep.code, kStep.value, environment, operand, &own[kIndex])) return false;
+    if (kKept[kBegin + kIndex]) values[kBegin + kIndex] = own[kIndex];
+    return true;
   };
   return [&]<size_t... kIndices>(std::index_sequence<kIndices...>) __attribute__((always_inline)) {
     return (step.template operator()<kIndices>() && ...);

@@ -28,13 +28,14 @@ constexpr auto repeated_dims(bool paged) {
   return repeated;
 }
 
-// Functions that run step(slot, operand) for each operand.
+// Functions that run step(slot, operand) for each operand, or for the plain ones.
 struct EachAtRunTime {
   std::span<const OperandInfo> operands;
 
   template <class Step>
-  void operator()(Step step) const {
-    for (size_t slot = 0; slot < operands.size(); ++slot) step(slot, operands[slot]);
+  void operator()(bool plain, Step step) const {
+    const size_t end = plain ? plain_operands(operands) : operands.size();
+    for (size_t slot = 0; slot < end; ++slot) step(slot, operands[slot]);
   }
   static constexpr bool repeats(size_t, size_t) { return false; }
 };
@@ -43,10 +44,12 @@ struct EachUnrolled {
   static constexpr auto kRepeated = repeated_dims<kOperands>(false);
 
   template <class Step>
-  [[gnu::always_inline]] void operator()(Step step) const {
-    [&]<size_t... kSlots>(std::index_sequence<kSlots...>) __attribute__((always_inline)) {
-      (step(kSlots, kOperands[kSlots]), ...);
-    }(std::make_index_sequence<std::size(kOperands)>());
+  [[gnu::always_inline]] void operator()(bool plain, Step step) const {
+    constexpr size_t kPlain = plain_operands(kOperands);
+    const auto run = [&]<size_t kBegin, size_t... kSlots>(std::index_sequence<kSlots...>)
+                         __attribute__((always_inline)) { (step(kBegin + kSlots, kOperands[kBegin + kSlots]), ...); };
+    run.template operator()<0>(std::make_index_sequence<kPlain>());
+    if (!plain) run.template operator()<kPlain>(std::make_index_sequence<std::size(kOperands) - kPlain>());
   }
   [[gnu::always_inline]] static constexpr bool repeats(size_t slot, size_t dim) { return kRepeated[slot] >> dim & 1; }
 };
@@ -66,7 +69,7 @@ enum class Look {
 // does not fit to the others, is empty, huge, or lies as few do, right or not: a dimension of a written one is within
 // another. `kStrided`: operands, as bits, whose strides kernels follow.
 template <const auto& kOperands, uint32_t kStrided, bool kPaged>
-inline Look look_at(Call& call, Data data) {
+[[gnu::hot]] inline Look look_at(Call& call, Data data) {
   constexpr auto kRepeated = repeated_dims<kOperands>(kPaged);
   // Of sizes and strides: four dimensions of any type then reach over less than 2^63 bytes.
   constexpr int kSizeBits = 27, kStrideBits = 31;
@@ -75,7 +78,7 @@ inline Look look_at(Call& call, Data data) {
   bool right = true;
   // Of all dimensions, bit by bit. `wrong` and `unsuited` have their highest bit where one is.
   uint64_t differing = 0, wrong = 0, sizes = 0, strides = 0, unaligned = 0, unsuited = 0;
-  EachUnrolled<kOperands>()([&](size_t slot, const OperandInfo& operand) __attribute__((always_inline)) {
+  EachUnrolled<kOperands>()(call.plain, [&](size_t slot, const OperandInfo& operand) __attribute__((always_inline)) {
     const View& view = call[slot];
     if (!is_given(operand, view)) {
       right &= operand.optional;
@@ -156,12 +159,13 @@ inline uint64_t hash_of(uint64_t hash, int64_t a, int64_t b) noexcept {
   return std::rotl(hash, 7) + (static_cast<uint64_t>(a) ^ kEven) * (static_cast<uint64_t>(b) ^ kOdd);
 }
 
-// Writes the words of the operands: of each one, its sizes and its strides, or 0. Where they end. *hash becomes one
-// with all but what repeats other sizes, and strides, which are mostly the same where all else is.
+// Writes the words of the operands, of a plain call the plain ones: of each, its sizes and its strides, or 0. Where
+// they end. *hash becomes one with all but what repeats other sizes, and strides, which are mostly the same where all
+// else is.
 template <class Each>
 [[gnu::always_inline]] inline int64_t* write_words(const Call& call, int64_t* words, uint64_t* hash, Each each) {
   uint64_t mixed = *hash;
-  each([&](size_t slot, const OperandInfo& operand) __attribute__((always_inline)) {
+  each(call.plain, [&](size_t slot, const OperandInfo& operand) __attribute__((always_inline)) {
     const View& view = call[slot];
     const size_t rank = operand.dims.size();
     const bool given = is_given(operand, view);
@@ -182,6 +186,25 @@ template <class Each>
   });
   *hash = mixed;
   return words;
+}
+
+// Behind the words of the operands, as write_words() has them; null where those of the call are others.
+template <class Each>
+[[gnu::always_inline]] inline const int64_t* same_words(const Call& call, const int64_t* words, Each each) {
+  bool same = true;
+  each(call.plain, [&](size_t slot, const OperandInfo& operand) __attribute__((always_inline)) {
+    if (!same) return;
+    const View& view = call[slot];
+    const int64_t word = *words++;
+    same = word == (is_given(operand, view) ? key_word(view) : 0);
+    if (!same || !word) return;
+    const size_t rank = operand.dims.size();
+    int64_t differing = 0;
+    for (size_t i = 0; i < rank; ++i) differing |= (words[i] ^ view.sizes[i]) | (words[rank + i] ^ view.strides[i]);
+    same = !differing;
+    words += 2 * rank;
+  });
+  return same ? words : nullptr;
 }
 
 // Whether kernels with descriptors, or with offsets of 32 bits, can follow a tensor's strides. `by_descriptor`: it is
@@ -217,7 +240,7 @@ template <class Each>
 [[gnu::always_inline]] inline uint32_t unsuited(const Call& call, uint32_t among, bool by_descriptor, Each each) {
   uint32_t found = 0;
   if (call.suited && !call.misaligned) return found;
-  each([&](size_t slot, const OperandInfo& operand) __attribute__((always_inline)) {
+  each(call.plain, [&](size_t slot, const OperandInfo& operand) __attribute__((always_inline)) {
     if (!(among >> slot & 1) || !is_given(operand, call[slot])) return;
     if (call.misaligned >> call.from[slot] & 1 || !strides_suit(operand, call[slot], by_descriptor))
       found |= uint32_t{1} << slot;
@@ -245,7 +268,7 @@ template <class Each>
 [[gnu::always_inline]] inline bool shape_all(Call& call, size_t operands, size_t given_sizes, uint32_t strided,
                                              Each each) {
   bool fits = true;
-  each([&](size_t i, const OperandInfo& operand) __attribute__((always_inline)) {
+  each(false, [&](size_t i, const OperandInfo& operand) __attribute__((always_inline)) {
     bool derived = false;
     for (const uint8_t dim : operand.dims) derived |= dim >= given_sizes;
     if (derived) {
@@ -264,8 +287,18 @@ template <class Each>
   return fits;
 }
 template <const auto& kWorkspace, size_t kOperands, size_t kGivenSizes, uint32_t kStrided>
-bool compiled_shapes(Call& call) noexcept {
+[[gnu::hot]] bool compiled_shapes(Call& call) noexcept {
   return shape_all(call, kOperands, kGivenSizes, kStrided, EachUnrolled<kWorkspace>());
+}
+
+template <const auto& kOperands>
+[[gnu::hot]] int64_t* compiled_words(const Call& call, int64_t* words, uint64_t* hash) noexcept {
+  return write_words(call, words, hash, EachUnrolled<kOperands>());
+}
+
+template <const auto& kOperands>
+[[gnu::hot]] const int64_t* compiled_same_words(const Call& call, const int64_t* words) noexcept {
+  return same_words(call, words, EachUnrolled<kOperands>());
 }
 
 // These functions of constant operands, of which kernels follow the strides of `kStrided`, as bits.
@@ -280,12 +313,13 @@ constexpr CompiledOperands compiled_operands() {
               if (paged) return look_at<kOperands, kStrided, true>(call, data);
             return look_at<kOperands, kStrided, false>(call, data);
           },
-      .write_words = [](const Call& call, int64_t* words,
-                        uint64_t* hash) noexcept { return write_words(call, words, hash, EachUnrolled<kOperands>()); },
+      .write_words = compiled_words<kOperands>,
+      .same_words = compiled_same_words<kOperands>,
       .unsuited =
           [](const Call& call, bool by_descriptor) noexcept {
             return unsuited(call, kStrided, by_descriptor, EachUnrolled<kOperands>());
           },
+      .plain_operands = plain_operands(kOperands),
   };
 }
 

@@ -66,7 +66,8 @@ int64_t chunk_stride(const Call& whole, size_t slot, int64_t size) noexcept {
   return static_cast<int64_t>(static_cast<uint64_t>(size) * stride * bytes);
 }
 
-Result<ChunkedCall> plan_chunks(CheckedCall call, const Gpu& gpu, Backends among, By by, Dispatch* made) noexcept {
+[[gnu::hot]] Result<ChunkedCall> plan_chunks(CheckedCall call, const Gpu& gpu, Backends among, By by,
+                                             Dispatch* made) noexcept {
   Dispatch& best = *made;
   if (const Error error = dispatch(call, gpu, &best, among, by).error(); error != Error::success) return error;
   ChunkedCall chunks(call, best);

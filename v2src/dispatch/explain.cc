@@ -122,10 +122,8 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   choice.hint_count = static_cast<int32_t>(dispatch.hint_count);
   std::copy_n(dispatch.hints, dispatch.hint_count, choice.hints);
   choice.backend_count = static_cast<int32_t>(backends.size());
-  for (size_t i = 0; i < backends.size(); ++i) {  // field by field: what lies between them stays zero
-    choice.backends[i].name = backends[i].name;
-    choice.backends[i].median_us = dispatch.times ? dispatch.times[i] : 0;
-  }
+  // Field by field: what lies between them stays zero.
+  for (size_t i = 0; i < backends.size(); ++i) choice.backends[i].name = backends[i].name;
   return choice;
 }
 
@@ -155,7 +153,9 @@ void add_call_facts(ChosenCall chosen, size_t kernel, KernelChoice* choice) noex
   shape_workspace(call);  // as it was when backends were compared
   Survey survey(call, dispatch.gpu);
   const std::span<const BackendInfo> backends = dispatch.info->backends;
+  const float* const times = times_in_cell(survey);
   for (size_t i = 0; i < backends.size(); ++i) {
+    choice->backends[i].median_us = times ? times[i] : 0;
     Selection selections[kMaxKernels];
     const Unserved unserved = examine(backends[i], survey, selections, dispatch.by);
     BackendState& state = choice->backend_states[i];

@@ -17,7 +17,7 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept;
 // Adds what the cost models predict where measurements of this very problem decided, and not a predicted time.
 void add_prediction(ChosenCall chosen, size_t kernel, KernelChoice* choice) noexcept;
 
-// Adds each backend's state, the call's FLOPs, and what is padded.
+// Adds each backend's state and measured time, the call's FLOPs, and what is padded.
 void add_call_facts(ChosenCall chosen, size_t kernel, KernelChoice* choice) noexcept;
 
 // How the bin's representative problem, which a median is of, compares with the call by its tuning keys and padding.

@@ -189,8 +189,9 @@ class HintFilter {
   bool is_better(const Alternative& one, const Alternative& other) const {
     if (one.predicted_us > 0 && other.predicted_us > 0) return one.predicted_us < other.predicted_us;
     if (one.predicted_us > 0 || other.predicted_us > 0) return one.predicted_us > 0;
-    if (!dispatch_.times) return false;
-    const float own = dispatch_.times[one.backend], others = dispatch_.times[other.backend];
+    const float* const times = times_in_cell(survey_);
+    if (!times) return false;
+    const float own = times[one.backend], others = times[other.backend];
     return own > 0 && (others <= 0 || own < others);
   }
 

@@ -22,8 +22,8 @@ bool has_map(const OperandInfo& operand, const View& view) {
 
 }  // namespace
 
-Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& image, const int32_t* tunables,
-                   const Gpu& gpu, const Values* steps, KernelPlan* plan) noexcept {
+[[gnu::hot]] Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& image, const int32_t* tunables,
+                                const Gpu& gpu, const Values* steps, KernelPlan* plan) noexcept {
   const Environment environment = {&call, tunables, gpu.multiprocessors, 0};
   const size_t known = steps ? steps->known() : 0;
   const int64_t* const sound = known ? steps->sound(known) : nullptr;

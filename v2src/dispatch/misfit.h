@@ -18,6 +18,6 @@ struct Misfit {
 };
 
 // not_supported, with the reason.
-Error refuse(const Call& call, const Misfit& misfit) noexcept;
+[[gnu::cold]] Error refuse(const Call& call, const Misfit& misfit) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

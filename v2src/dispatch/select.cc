@@ -54,7 +54,7 @@ const KernelTable* table_of(const KernelInfo& kernel, int arch) {
 }
 
 // The kernel's table for the call; false where it has none.
-bool find_table(const KernelInfo& kernel, Survey& survey, Selection* selection) {
+[[gnu::hot]] bool find_table(const KernelInfo& kernel, Survey& survey, Selection* selection) {
   const Kind::Functional found = functional_of(kernel, survey);
   if (!found.lut) return false;
   selection->kernel = &kernel;
@@ -67,7 +67,7 @@ bool find_table(const KernelInfo& kernel, Survey& survey, Selection* selection) 
 
 // The call's keys in the table, and what won in their cell unless a predicted time has chosen. False where a tuning key
 // does not fit in 63 bits.
-bool find_cell(const Survey& survey, Selection* selection) {
+[[gnu::hot]] bool find_cell(const Survey& survey, Selection* selection) {
   const std::span<const KeyInfo> keys = selection->kernel->keys;
   for (size_t i = 0; i < keys.size(); ++i)
     if (!survey.value(keys[i].value, &selection->keys[i])) return false;
@@ -122,7 +122,7 @@ bool select(const KernelInfo& kernel, Survey& survey, By by, Selection* selectio
 }
 
 // What keeps a kernel of the first backend from the call.
-Error explain_refusal(const KernelInfo& kernel, Survey& survey) {
+[[gnu::cold]] Error explain_refusal(const KernelInfo& kernel, Survey& survey) {
   const char* const arch = survey.gpu.info().arch;
   if (!table_of(kernel, survey.gpu.arch)) {
     char archs[160] = "";
@@ -149,7 +149,7 @@ Error explain_refusal(const KernelInfo& kernel, Survey& survey) {
 }
 
 // What keeps a kernel from a call that select() gave no entry.
-Unserved why_not(const KernelInfo& kernel, Survey& survey, const EntryFilter* filter) {
+[[gnu::cold]] Unserved why_not(const KernelInfo& kernel, Survey& survey, const EntryFilter* filter) {
   if (!table_of(kernel, survey.gpu.arch)) return {"this build has no images of it for the arch", &kernel, nullptr};
   if (const char* why = survey.refusal(kernel)) return {why, &kernel, nullptr};
   for (const ChoiceInfo& choice : kernel.choices) {
@@ -164,9 +164,10 @@ Unserved why_not(const KernelInfo& kernel, Survey& survey, const EntryFilter* fi
 }
 
 // The lead's cell in the backends' table; null where they were not compared.
-const BackendCell* compared(const Selection& lead, const Dispatch& dispatch) {
-  const auto arch = static_cast<size_t>(dispatch.gpu.arch), product = static_cast<size_t>(dispatch.gpu.product);
-  const OperatorTable* table = arch < dispatch.info->tables.size() ? dispatch.info->tables[arch] : nullptr;
+const BackendCell* compared(const Selection& lead, const Survey& survey) {
+  const auto arch = static_cast<size_t>(survey.gpu.arch), product = static_cast<size_t>(survey.gpu.product);
+  const std::span<const OperatorTable* const> tables = survey.call.info->tables;
+  const OperatorTable* table = arch < tables.size() ? tables[arch] : nullptr;
   if (!table) return nullptr;
   const BackendCells cells = table->products[product][static_cast<size_t>(lead.godel_number)];
   return cells.empty() ? nullptr : &cells[lead.cell()];
@@ -190,9 +191,10 @@ class Chooser {
       : call_(call), survey_(survey), among_(among), by_(by), refused_(refused), dispatch_(dispatch) {}
 
   // False where no backend serves the call; refusal() says why.
-  bool choose() {
+  [[gnu::hot]] bool choose() {
+    // A cell may come before a predicted time only where it may be the very problem.
+    if (by_ == By::time && !dispatch_.info->exact_cells && choose_by_times_alone()) return true;
     dispatch_.backend = 0;
-    dispatch_.times = nullptr;
     dispatch_.predicted_us = 0;
     const BackendCell* const cell = select_first();
     dispatch_.by = by_;
@@ -210,7 +212,7 @@ class Chooser {
 
   // What keeps the first backend from the call; where it refuses such calls, and another one lacks but images, what
   // that lacks.
-  Error refusal() const {
+  [[gnu::cold]] Error refusal() const {
     const KernelInfo& lead = dispatch_.info->lead();
     const KernelInfo& own = has_lead_ && serving_ < first_kernels().size() ? *first_kernels()[serving_] : lead;
     const KernelInfo* const missing = survey_.refusal(own) ? kernel_without_images() : nullptr;
@@ -240,6 +242,25 @@ class Chooser {
     return nullptr;
   }
 
+  // The backend of the least predicted time, where the first one's is known: no cell decides then. False where it is
+  // not, or what was found cannot be had.
+  bool choose_by_times_alone() {
+    float total = 0;
+    for (size_t i = 0; i < first_kernels().size(); ++i) {
+      const Cheapest* const one = by_time(*first_kernels()[i], i);
+      if (!one) return false;
+      if (!first_kernels()[i]->work) continue;  // as predicted()
+      if (one->predicted_us <= 0) return false;
+      total += one->predicted_us;
+    }
+    if (!allowed(0)) return false;
+    dispatch_.backend = 0;
+    dispatch_.predicted_us = total;
+    dispatch_.by = By::time;
+    compare_all(Compared::all);
+    return select_chosen(dispatch_.kernels);
+  }
+
   bool refused(size_t i) const { return refused_ >> i & 1; }
 
   bool allowed(size_t i) const {
@@ -254,8 +275,7 @@ class Chooser {
     Selection& lead = dispatch_.kernels[others];
     has_lead_ = select_at(others, *first_kernels()[others], &lead);
     if (!has_lead_) return nullptr;
-    const BackendCell* const cell = compared(lead, dispatch_);
-    if (cell) dispatch_.times = cell->median_us;
+    const BackendCell* const cell = compared(lead, survey_);
     if (by_ == By::time && cell && was_measured(*dispatch_.info, lead)) {
       by_ = By::cell;
       lead.chosen = lead.table->index[lead.cell()];
@@ -343,31 +363,41 @@ class Chooser {
     dispatch_.backend = backend;
   }
 
-  // The backend of the least predicted time, among those of which all kernels are predicted. False where there is none.
-  // What the last call of the kind had comes first: it is mostly the best again, and few kernels of others take less
-  // than all of it.
-  bool choose_by_time(bool first, Compared compared = Compared::all) {
-    const float of_first = dispatch_.predicted_us;
-    if (!first) dispatch_.predicted_us = FLT_MAX;
+  // Compares all backends with what was found so far. What the last call of the kind had comes first: it is mostly the
+  // best again, and few kernels of others take less than all of it.
+  [[gnu::hot]] void compare_all(Compared compared) {
     const size_t last = kind_ ? kind_->backend : 0;
     if (last) compare(last, compared);
     unsigned left = ((1u << backends().size()) - 1) & ~(1u | 1u << last | (kind_ ? kind_->unserved : 0));
     for (; left; left &= left - 1) compare(static_cast<size_t>(std::countr_zero(left)), compared);
     if (kind_) kind_->backend = static_cast<uint8_t>(dispatch_.backend);
+  }
+
+  // What the kernels of the chosen backend run; false where one of them cannot.
+  bool select_chosen(Selection* selections) {
+    const std::span<const KernelInfo* const> kernels = dispatch_.chosen().kernels;
+    for (size_t i = 0; i < kernels.size(); ++i)
+      if (!select_at(i, *kernels[i], &selections[i])) return false;
+    return true;
+  }
+
+  // The backend of the least predicted time, among those of which all kernels are predicted. False where there is none.
+  bool choose_by_time(bool first, Compared compared = Compared::all) {
+    const float of_first = dispatch_.predicted_us;
+    if (!first) dispatch_.predicted_us = FLT_MAX;
+    compare_all(compared);
     if (!dispatch_.backend) {
       dispatch_.predicted_us = of_first;
       return first;
     }
-    const std::span<const KernelInfo* const> kernels = dispatch_.chosen().kernels;
     Selection chosen[kMaxKernels];  // not in their place at once: the first backend's stay where these cannot be had
-    for (size_t i = 0; i < kernels.size(); ++i) {
-      if (select_at(i, *kernels[i], &chosen[i])) continue;
+    if (!select_chosen(chosen)) {
       refused_ |= 1u << dispatch_.backend;
       dispatch_.backend = 0;
       dispatch_.predicted_us = of_first;
       return choose_by_time(first, compared);
     }
-    std::copy_n(chosen, kernels.size(), dispatch_.kernels);
+    std::copy_n(chosen, dispatch_.chosen().kernels.size(), dispatch_.kernels);
     return true;
   }
 
@@ -443,8 +473,15 @@ float predicted(const Selection& selection, const Survey& survey) noexcept {
   return cheapest({cost, 1}, work).predicted_us;
 }
 
-Result<ChosenCall> dispatch(CheckedCall checked, const Gpu& gpu, Dispatch* made, Backends among, By by,
-                            bool worded) noexcept {
+const float* times_in_cell(Survey& survey) noexcept {
+  Selection lead;
+  if (!select(survey.call.info->lead(), survey, By::cell, &lead)) return nullptr;
+  const BackendCell* const cell = compared(lead, survey);
+  return cell ? cell->median_us : nullptr;
+}
+
+[[gnu::hot]] Result<ChosenCall> dispatch(CheckedCall checked, const Gpu& gpu, Dispatch* made, Backends among, By by,
+                                         bool worded) noexcept {
   Call& call = *checked;
   if (!shape_workspace(call)) return fail(Error::not_supported, "%s: the workspace overflows 63 bits", call.info->name);
   made->info = call.info;

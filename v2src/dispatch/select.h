@@ -40,7 +40,6 @@ struct Dispatch {
   const OperatorInfo* info;
   Gpu gpu;
   size_t backend;
-  const float* times;  // of the backends in this cell, as measured; null where they were not compared
   float predicted_us;  // of all kernels of the backend; 0 where it is not known, or the cell decided
   By by;               // what decided
   bool constrained;    // it is another one than without the call's hints
@@ -98,6 +97,9 @@ struct Unserved {
 // Whether the backend can serve a call, and then what its kernels would run, of the entries that the filter allows.
 Unserved examine(const BackendInfo& backend, Survey& survey, Selection* selections, By by = By::time,
                  const EntryFilter* filter = nullptr) noexcept;
+
+// Microseconds of the backends in the lead's cell, as measured; null where they were not compared.
+const float* times_in_cell(Survey& survey) noexcept;
 
 // Predicted microseconds of a backend's kernels together; 0 where one of them is not known.
 float predicted(const BackendInfo& backend, const Selection* selections) noexcept;

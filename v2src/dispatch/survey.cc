@@ -20,7 +20,7 @@ int index_of(const ChoiceInfo& choice, int64_t value) {
 
 }  // namespace
 
-Survey::Survey(const Call& call_to_serve, const Gpu& gpu_of_call) noexcept
+[[gnu::hot]] Survey::Survey(const Call& call_to_serve, const Gpu& gpu_of_call) noexcept
     : call(call_to_serve),
       gpu(gpu_of_call),
       fast_(gpu_of_call.info().aligned),
@@ -53,7 +53,7 @@ Survey::Survey(const Call& call_to_serve, const Gpu& gpu_of_call) noexcept
 }
 
 // The thread's, of this operator, or one that is forgotten for it.
-Kind* Survey::find_kind() const noexcept {
+[[gnu::hot]] Kind* Survey::find_kind() const noexcept {
   static thread_local Kind kinds[4];
   static thread_local uint64_t versions;
   Kind* kind = kinds;

@@ -40,8 +40,8 @@ size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* tu
   return static_cast<size_t>(used);
 }
 
-Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* tunables, int multiprocessors,
-               Workspace* workspace) noexcept {
+[[gnu::hot]] Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* tunables, int multiprocessors,
+                            Workspace* workspace) noexcept {
   if (const Misfit misfit = derive_sizes(call, backend, tunables, multiprocessors)) return misfit;
   int64_t used = 0;
   for (const uint8_t slot : backend.workspace) {
@@ -62,7 +62,7 @@ Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* tunables, 
   return {};
 }
 
-Misfit add_scratch(const Image& image, KernelPlan* plan, Workspace* workspace) noexcept {
+[[gnu::hot]] Misfit add_scratch(const Image& image, KernelPlan* plan, Workspace* workspace) noexcept {
   if (!image.global_scratch || !plan->has_programs) return {};
   const int64_t programs = int64_t{plan->grid[0]} * plan->grid[1] * plan->grid[2];  // below 2 ** 63: kMostPrograms
   int64_t begin, used = static_cast<int64_t>(workspace->bytes);

@@ -100,6 +100,6 @@ const Driver* open_cuda(char* why, size_t size) noexcept;
 const Driver* open_hip(char* why, size_t size) noexcept;
 
 // driver_failed, with a message such as "scale: CUDA could not launch: CUDA_ERROR_... (...)".
-Error driver_failure(const Driver& driver, Status status, const char* who, const char* what) noexcept;
+[[gnu::cold]] Error driver_failure(const Driver& driver, Status status, const char* who, const char* what) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

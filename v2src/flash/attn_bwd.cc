@@ -37,7 +37,7 @@ static_assert(are_all(kFields, sizeof(aotriton_attn_bwd_params)));
 
 constexpr Indices kIndices = AOTRITON_ATTENTION_INDICES();
 
-Error bind(const aotriton_attn_bwd_params& p, Call* call) noexcept {
+[[gnu::hot]] Error bind(const aotriton_attn_bwd_params& p, Call* call) noexcept {
   AOTRITON_TRY(bind_features(p.features, kIndices, call));
   if (p.skip_gradients)
     return fail(Error::not_supported, "attn_bwd: no kernel has skip_gradients yet; served without it");
@@ -50,8 +50,12 @@ Error bind(const aotriton_attn_bwd_params& p, Call* call) noexcept {
   call->views[dq] = View::of(p.dq);
   call->views[dk] = View::of(p.dk);
   call->views[dv] = View::of(p.dv);
-  call->views[dbias] = p.dbias.data ? View::of(p.dbias) : View::none();
-  call->views[dsinks] = p.dsinks.data ? View::of(p.dsinks) : View::none();
+  if (call->plain && (p.dbias.data || p.dsinks.data)) [[unlikely]] {
+    call->plain = false;
+    leave_out_features(*call);
+  }
+  if (p.dbias.data) call->views[dbias] = View::of(p.dbias);
+  if (p.dsinks.data) call->views[dsinks] = View::of(p.dsinks);
   call->set_real(sm_scale, scale_of(p));
   call->set_whole(causal, p.causal != 0);
   call->set_whole(deterministic, p.deterministic != 0);
@@ -64,7 +68,7 @@ using AttnBwd = COperator<aotriton_attn_bwd_params, attn_bwd_operator, kFields, 
 
 }  // namespace
 
-Error check_attn_bwd(Call& call) noexcept {
+[[gnu::hot]] Error check_attn_bwd(Call& call) noexcept {
   const bool of_bias = call[dbias].data != nullptr;
   if (of_bias && !call[bias].data) return fail(Error::null_pointer, "attn_bwd: dbias is given, bias is not");
   if (call[dsinks].data && !call[sinks].data)

@@ -24,7 +24,7 @@ static_assert(are_all(kFields, sizeof(aotriton_attn_fwd_params)));
 constexpr Indices kIndices =
     AOTRITON_ATTENTION_INDICES(block_table, pages, page_size, pages_of_sequence, k, v, q_descale, k_descale, v_descale);
 
-Error bind(const aotriton_attn_fwd_params& p, Call* call) noexcept {
+[[gnu::hot]] Error bind(const aotriton_attn_fwd_params& p, Call* call) noexcept {
   AOTRITON_TRY(check_reserved("attn_fwd", p.reserved));
   AOTRITON_TRY(bind_features(p.features, kIndices, call));
   call->views[q] = View::of(p.q);
@@ -48,7 +48,7 @@ using AttnFwd = COperator<aotriton_attn_fwd_params, attn_fwd_operator, kFields, 
 
 }  // namespace
 
-Error check_attn_fwd(Call& call) noexcept {
+[[gnu::hot]] Error check_attn_fwd(Call& call) noexcept {
   AOTRITON_TRY(check_attention(call, kIndices));
   if (call.views[alibi_slopes].data && call.scalars[sm_scale].real < kLeastWithAlibi)
     call.set_real(sm_scale, kLeastWithAlibi);

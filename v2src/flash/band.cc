@@ -15,7 +15,7 @@ constexpr int64_t kMostColumns = 128;  // as MOST_COLUMNS of tritonsrc/flash/lib
 
 }  // namespace
 
-Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
+[[gnu::hot]] Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
   constexpr int64_t kFar = int64_t{1} << 60;  // beyond what kernels count, and within what is added up here
   const int64_t seqlen_q = std::min(call.scalars[x.longest_q].whole, kFar);
   const int64_t seqlen_k = std::min(call.scalars[x.longest_k].whole, kFar);

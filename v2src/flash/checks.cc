@@ -20,14 +20,16 @@ class Features {
   Features(Call& call, const Indices& x, int64_t of_backward) : call_(call), x_(x), bits_(of_backward) {}
 
   Error check() {
-    if (given(x_.alibi_slopes)) bits_ |= kAlibi;
-    if (given(x_.sinks)) bits_ |= kSinks;
-    if (given(x_.bias)) bits_ |= kBias;
-    if (given(x_.cu_seqlens_q) || given(x_.cu_seqlens_k)) bits_ |= kPacked;
-    if (given(x_.seqused_q)) bits_ |= kUsedQ;
-    if (given(x_.seqused_k)) bits_ |= kUsedK;
+    if (!call_.plain) {
+      if (given(x_.alibi_slopes)) bits_ |= kAlibi;
+      if (given(x_.sinks)) bits_ |= kSinks;
+      if (given(x_.bias)) bits_ |= kBias;
+      if (given(x_.cu_seqlens_q) || given(x_.cu_seqlens_k)) bits_ |= kPacked;
+      if (given(x_.seqused_q)) bits_ |= kUsedQ;
+      if (given(x_.seqused_k)) bits_ |= kUsedK;
+      if (x_.block_table != Indices::kAbsent && given(x_.block_table)) bits_ |= kPages;
+    }
     if (x_.block_table != Indices::kAbsent) {
-      if (given(x_.block_table)) bits_ |= kPages;
       if (call_[x_.k].dtype != call_.dtype || call_[x_.v].dtype != call_.dtype || given(x_.k_descale) ||
           given(x_.v_descale) || of_fp8_queries())
         bits_ |= kFp8Keys;
@@ -242,7 +244,7 @@ Error check_latent(Call& call, const Indices& x) {
 
 }  // namespace
 
-Error check_attention(Call& call, const Indices& p, int64_t of_backward) noexcept {
+[[gnu::hot]] Error check_attention(Call& call, const Indices& p, int64_t of_backward) noexcept {
   const char* const op = call.info->name;
   const int64_t* const sizes = call.sizes;
   if (sizes[p.heads_k] ? sizes[p.heads_q] % sizes[p.heads_k] : sizes[p.heads_q])

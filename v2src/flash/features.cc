@@ -49,13 +49,10 @@ Error check_features(const char* op, const aotriton_attn_features& f, bool cache
 
 }  // namespace
 
-Error bind_features(const aotriton_attn_features& f, const Indices& x, Call* call) noexcept {
+[[gnu::hot]] Error bind_features(const aotriton_attn_features& f, const Indices& x, Call* call) noexcept {
   const size_t optional[] = {x.bias,      x.alibi_slopes, x.sinks,        x.cu_seqlens_q,  x.cu_seqlens_k,
                              x.seqused_q, x.seqused_k,    x.dropout_seed, x.dropout_offset};
   const bool cached = x.block_table != Indices::kAbsent;
-  for (const size_t slot : optional) call->views[slot] = View::none();
-  if (cached)
-    for (const size_t slot : {x.block_table, x.q_descale, x.k_descale, x.v_descale}) call->views[slot] = View::none();
   for (const size_t made : {x.level, x.lo, x.hi, x.features, x.longest_q, x.longest_k, x.packed_sequences})
     call->set_whole(made, 0);  // by the checks
   call->set_whole(x.causal_variant, f.causal_variant);
@@ -65,9 +62,11 @@ Error bind_features(const aotriton_attn_features& f, const Indices& x, Call* cal
   call->set_real(x.dropout, f.dropout);
   call->set_whole(x.max_seqlen_q, f.max_seqlen_q);
   call->set_whole(x.max_seqlen_k, f.max_seqlen_k);
-  if (asks_nothing(f)) [[likely]]
+  call->plain = asks_nothing(f);
+  if (call->plain) [[likely]]
     return Error::success;
   AOTRITON_TRY(check_features(call->info->name, f, cached));
+  leave_out_features(*call);
   static constexpr int64_t kOne[] = {1};
   const auto number = [](const void* data) { return View{const_cast<void*>(data), DType::int64, kOne, kOne}; };
   const View given[] = {View::of(f.bias),         View::of(f.alibi_slopes), View::of(f.sinks),

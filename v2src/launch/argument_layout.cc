@@ -241,8 +241,8 @@ Error ArgumentLayout::make(const Call& call, std::span<const Part> parts, bool i
 
 void ArgumentLayout::destroy(ArgumentLayout* layout) noexcept { free(layout); }
 
-bool ArgumentLayout::suits(const Call& call, std::span<const Part> parts, bool in_workspace,
-                           const Driver& driver) const noexcept {
+[[gnu::hot]] bool ArgumentLayout::suits(const Call& call, std::span<const Part> parts, bool in_workspace,
+                                        const Driver& driver) const noexcept {
   if (parts.size() != launch_count || in_workspace != in_workspace_ || &driver != driver_) return false;
   for (size_t i = 0; i < parts.size(); ++i)
     if (parts[i].image != launches[i].image || parts[i].kernel != kernels_[i] || parts[i].early != launches[i].early)
@@ -258,8 +258,8 @@ bool ArgumentLayout::suits(const Call& call, std::span<const Part> parts, bool i
   return true;
 }
 
-Error ArgumentLayout::write(const Call& call, std::span<const Part> parts,
-                            const size_t* offsets_in_workspace) noexcept {
+[[gnu::hot]] Error ArgumentLayout::write(const Call& call, std::span<const Part> parts,
+                                         const size_t* offsets_in_workspace) noexcept {
   for (size_t i = 0; i < parts.size(); ++i) std::copy_n(parts[i].plan->grid, 3, launches[i].grid);
   unsigned char* const to = bytes;  // which would be read again behind each byte that is written
   for (const Source& one : sources(Follows::stride)) put(to + one.at, call[one.slot].strides[one.which]);

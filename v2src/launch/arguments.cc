@@ -30,7 +30,7 @@ Builder::~Builder() {
   ArgumentLayout::destroy(own_);
 }
 
-void Builder::begin(const Call& call, const Device& device) noexcept {
+[[gnu::hot]] void Builder::begin(const Call& call, const Device& device) noexcept {
   made_.driver = device.driver;
   made_.context_id = device.contexts.id;
   made_.context = device.contexts.of_stream;
@@ -41,6 +41,7 @@ void Builder::begin(const Call& call, const Device& device) noexcept {
   made_.chunk = made_.last_chunk = nullptr;
   made_.chunk_strides = nullptr;
   made_.launch_count = 0;
+  made_.operand_count = static_cast<uint8_t>(operands_of_key(*call.info, call.plain));
   std::copy_n(call.one_place, 2, made_.one_place);
   made_.argument_count = made_.pointer_count = 0;
   made_.layout = 0;
@@ -86,7 +87,7 @@ BuiltCall Builder::build_empty(CheckedCall call, const Device& device) noexcept 
   return BuiltCall(*this);
 }
 
-Result<BuiltCall> Builder::build(ChosenCall chosen, const Device& device, Stream stream) noexcept {
+[[gnu::hot]] Result<BuiltCall> Builder::build(ChosenCall chosen, const Device& device, Stream stream) noexcept {
   const Call& call = chosen.call();
   const Dispatch& dispatch = chosen.dispatch();
   begin(call, device);
@@ -120,8 +121,8 @@ Result<BuiltCall> Builder::build(CheckedCall call, const Device& device, const K
   return BuiltCall(*this);
 }
 
-Error Builder::write(const Call& call, const Device& device, std::span<const Part> parts, bool of_program,
-                     const size_t* offsets, Stream stream) noexcept {
+[[gnu::hot]] Error Builder::write(const Call& call, const Device& device, std::span<const Part> parts, bool of_program,
+                                  const size_t* offsets, Stream stream) noexcept {
   void* functions[kMaxKernels];
   for (size_t i = 0; i < parts.size(); ++i) AOTRITON_TRY(load_image(device, *parts[i].image, stream, &functions[i]));
   if (of_program)
@@ -136,7 +137,7 @@ Error Builder::write(const Call& call, const Device& device, std::span<const Par
   return layout_->write(call, parts, offsets);
 }
 
-Error Builder::find_layout(const Call& call, std::span<const Part> parts, const Driver& driver) noexcept {
+[[gnu::hot]] Error Builder::find_layout(const Call& call, std::span<const Part> parts, const Driver& driver) noexcept {
   const bool in_workspace = made_.workspace_bytes != 0;
   ArgumentLayout** const end = std::end(layouts_);
   ArgumentLayout** found = std::find_if(
@@ -157,7 +158,7 @@ Error Builder::lay_out(const Call& call, std::span<const Part> parts, bool in_wo
   return Error::success;
 }
 
-Prepared* BuiltCall::finish(const Key& key, Prepared* recycled) const noexcept {
+[[gnu::hot]] Prepared* BuiltCall::finish(const Key& key, Prepared* recycled) const noexcept {
   const Builder& builder = *builder_;
   const Prepared& made = builder.made_;
   const ArgumentLayout* const layout = builder.layout_;
@@ -211,10 +212,11 @@ Prepared* BuiltCall::finish(const Key& key, Prepared* recycled) const noexcept {
   prepared->key = at(words, key.words, key.count);
   prepared->hints = key.hints ? at(hints, key.hints, 1) : nullptr;
   prepared->arguments = reinterpret_cast<void**>(begin + arguments);
-  prepared->pointers = at(pointers, layout ? layout->pointers : nullptr, made.pointer_count);
+  prepared->pointers = reinterpret_cast<PointerArgument*>(begin + pointers);
   prepared->sizes = reinterpret_cast<uint16_t*>(begin + sizes);
   if (!layout) return prepared;
   at(storage, layout->bytes, layout->byte_count);
+  if (!has_places || made.workspace_bytes) at(pointers, layout->pointers, made.pointer_count);  // with offsets into it
   if (has_places) return prepared;
   at(sizes, layout->sizes, made.argument_count);
   put_addresses(begin + storage, layout->offsets, made.argument_count, prepared->arguments);

@@ -87,7 +87,7 @@ class COperator {
 
   // Runs body(call) -> Error on the bound call.
   template <class Body>
-  static Error with_call(const Params* given, Body&& body) noexcept {
+  [[gnu::hot]] static Error with_call(const Params* given, Body&& body) noexcept {
     VersionedParams<Params> params;
     AOTRITON_TRY(params.read(kInfo.name, kFields, given));
     Call call(kInfo);

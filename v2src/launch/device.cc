@@ -70,7 +70,7 @@ Error add(const char* who, const Driver& driver, const Contexts& contexts, Devic
 
 }  // namespace
 
-Error enter_device(const char* who, Stream stream, Device* device, const Contexts* known) noexcept {
+[[gnu::hot]] Error enter_device(const char* who, Stream stream, Device* device, const Contexts* known) noexcept {
   device->driver = driver();
   if (!device->driver) return Error::no_driver;
   const Driver& driver = *device->driver;
@@ -92,7 +92,7 @@ Error enter_device(const char* who, Stream stream, Device* device, const Context
   return error == Error::success ? error : leave_device(who, *device, error);
 }
 
-Error leave_device(const char* who, const Device& device, Error error) noexcept {
+[[gnu::hot]] Error leave_device(const char* who, const Device& device, Error error) noexcept {
   if (device.contexts.of_stream == device.contexts.current) return error;
   const Status status = device.driver->leave(device.contexts.current);
   if (!status || error != Error::success) return error;

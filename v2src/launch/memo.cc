@@ -37,7 +37,7 @@ Memo::~Memo() {
   while (newest_) drop(newest_);
 }
 
-Prepared* Memo::find(const Key& key, uint64_t context_id) noexcept {
+[[gnu::hot]] Prepared* Memo::find(const Key& key, uint64_t context_id) noexcept {
   for (Prepared* kept = bucket_of(key.hash); kept; kept = kept->next_of_bucket) {
     if (!kept->is(key, context_id)) continue;
     if (kept != newest_) {
@@ -49,7 +49,7 @@ Prepared* Memo::find(const Key& key, uint64_t context_id) noexcept {
   return nullptr;
 }
 
-Prepared* Memo::keep(BuiltCall built, const Key& key) noexcept {
+[[gnu::hot]] Prepared* Memo::keep(BuiltCall built, const Key& key) noexcept {
   // One that would have to go leaves its block to the new one, which is as large as the last one, mostly.
   Prepared* recycled = nullptr;
   if (newest_ && bytes_ + newest_->block_bytes > kBytes) {
@@ -91,7 +91,7 @@ void Memo::forget(Prepared* prepared) noexcept {
   bytes_ -= bytes_of(*prepared);
 }
 
-MemoOfCall::MemoOfCall() noexcept {
+[[gnu::hot]] MemoOfCall::MemoOfCall() noexcept {
   memo_ = of_thread;
   if (memo_) [[likely]]
     return;

@@ -1,6 +1,7 @@
 #include "launch/prepared.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -20,29 +21,27 @@ namespace {
 // The bytes of the hints in which two calls must agree.
 std::string_view bytes_of(const aotriton_hints& hints) { return {reinterpret_cast<const char*>(&hints), kHintBytes}; }
 
-// Whether the sizes and strides of a key are not the view's. With a constant rank the compiler unrolls the loop.
-template <size_t kRank = 0>
-bool differ(const int64_t* words, const View& view, size_t rank) {
-  int64_t differing = 0;
-  for (size_t i = 0; i < (kRank ? kRank : rank); ++i)
-    differing |= (words[i] ^ view.sizes[i]) | (words[(kRank ? kRank : rank) + i] ^ view.strides[i]);
-  return differing != 0;
-}
+constexpr int64_t kPlainBit = 4;
 
-int64_t last_key_word(const Call& call) { return (call.workspace ? 1 : 0) | (call.hints ? 2 : 0); }
+int64_t first_key_word(const Call& call) {
+  return (call.workspace ? 1 : 0) | (call.hints ? 2 : 0) | (call.plain ? kPlainBit : 0);
+}
 
 }  // namespace
 
-Key::Key(const Call& call) noexcept : info(call.info), hints(call.hints) {
+[[gnu::hot]] Key::Key(const Call& call) noexcept : info(call.info), hints(call.hints) {
+  words[0] = first_key_word(call);
   uint64_t mixed = reinterpret_cast<uint64_t>(info);
-  int64_t* end = info->compiled.write_words ? info->compiled.write_words(call, words, &mixed)
-                                            : write_words(call, words, &mixed, EachAtRunTime{info->operands});
+  int64_t* const end = info->compiled.write_words ? info->compiled.write_words(call, words + 1, &mixed)
+                                                  : write_words(call, words + 1, &mixed, EachAtRunTime{info->operands});
   const size_t scalars = info->scalars.size();
-  for (size_t i = 0; i < scalars; ++i) end[i] = call.scalars[i].whole;
-  end[scalars] = last_key_word(call);
-  end[scalars + 1] = 0;  // beside an odd last one
-  for (size_t i = 0; i <= scalars; i += 2) mixed = hash_of(mixed, end[i], end[i + 1]);
-  count = static_cast<size_t>(end + scalars + 1 - words);
+  uint64_t of_scalars = 0;  // a chain, as they are mostly the same where all else is
+  for (size_t i = 0; i < scalars; ++i) {
+    end[i] = call.scalars[i].whole;
+    of_scalars = std::rotl(of_scalars, 7) + static_cast<uint64_t>(end[i]);
+  }
+  mixed = hash_of(mixed, words[0], static_cast<int64_t>(of_scalars));
+  count = static_cast<size_t>(end + scalars - words);
   if (hints) mixed ^= std::hash<std::string_view>{}(bytes_of(*hints));
   hash = mixed * 0x9E3779B97F4A7C15u;
   hash ^= hash >> 32;
@@ -51,9 +50,12 @@ Key::Key(const Call& call) noexcept : info(call.info), hints(call.hints) {
 CallOfKey::CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* pointers,
                      const int64_t* extents) noexcept
     : call_(info) {
+  call_.plain = *key++ & kPlainBit;
+  const size_t in_key = operands_of_key(info, call_.plain);
   for (size_t slot = 0; slot < info.operands.size(); ++slot) {
     call_.views[slot] = View::none();
     call_.extents[slot] = extents[slot];
+    if (slot >= in_key) continue;
     const int64_t word = *key++;
     if (!word) continue;
     const size_t rank = info.operands[slot].dims.size();
@@ -63,31 +65,30 @@ CallOfKey::CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* 
   for (size_t i = 0; i < info.scalars.size(); ++i) call_.scalars[i].whole = *key++;
 }
 
-bool Prepared::is(const Call& call, uint64_t id) const noexcept {
-  if (call.info != info || id != context_id) return false;
-  const int64_t* word = key;
-  for (size_t slot = 0; slot < info->operands.size(); ++slot) {
-    const View& view = call[slot];
-    if (*word++ != (is_given(info->operands[slot], view) ? key_word(view) : 0)) return false;
-    if (!word[-1]) continue;
-    const size_t rank = info->operands[slot].dims.size();
-    if (rank == kMaxRank ? differ<kMaxRank>(word, view, kMaxRank) : differ(word, view, rank)) return false;
-    word += 2 * rank;
-  }
+[[gnu::hot]] bool Prepared::is(const Call& call, uint64_t id) const noexcept {
+  if (call.info != info || id != context_id || *key != first_key_word(call)) return false;
+  const int64_t* const word = info->compiled.same_words ? info->compiled.same_words(call, key + 1)
+                                                        : same_words(call, key + 1, EachAtRunTime{info->operands});
+  if (!word) return false;
   int64_t differing = 0;
-  for (size_t i = 0; i < info->scalars.size(); ++i) differing |= *word++ ^ call.scalars[i].whole;
-  return !(differing | (*word ^ last_key_word(call))) && (!call.hints || bytes_of(*call.hints) == bytes_of(*hints));
+  for (size_t i = 0; i < info->scalars.size(); ++i) differing |= word[i] ^ call.scalars[i].whole;
+  return !differing && (!call.hints || bytes_of(*call.hints) == bytes_of(*hints));
 }
 
-bool Prepared::is(const Key& other, uint64_t id) const noexcept {
+[[gnu::hot]] bool Prepared::is(const Key& other, uint64_t id) const noexcept {
   return hash == other.hash && other.info == info && id == context_id &&
          !memcmp(key, other.words, other.count * sizeof(int64_t)) &&
          (!hints || bytes_of(*other.hints) == bytes_of(*hints));
 }
 
-Error Prepared::rebind(const Call& call) noexcept {
-  void* pointers[kMaxOperands];
-  for (size_t slot = 0; slot < info->operands.size(); ++slot) pointers[slot] = call[slot].data;
+[[gnu::hot]] Error Prepared::rebind(const Call& call) noexcept {
+  bool moved = stale;
+  for (size_t slot = 0; slot < operand_count; ++slot) moved |= call[slot].data != data[slot];
+  if (workspace_bytes) moved |= call.workspace != workspace() || call.workspace_size < workspace_bytes;
+  if (!moved) [[likely]]
+    return Error::success;
+  void* pointers[kMaxOperands] = {};
+  for (size_t slot = 0; slot < operand_count; ++slot) pointers[slot] = call[slot].data;
   return rebind(pointers, call.workspace, call.workspace_size);
 }
 
@@ -170,7 +171,7 @@ Error Prepared::launch_chunks(const Contexts& contexts, Stream stream) noexcept 
   return Error::success;
 }
 
-Error Prepared::launch_kernels(const Contexts& contexts, Stream stream, bool are_anew) noexcept {
+[[gnu::hot]] Error Prepared::launch_kernels(const Contexts& contexts, Stream stream, bool are_anew) noexcept {
   for (size_t i = 0; i < launch_count; ++i) {
     const PreparedLaunch& one = launches[i];
     const Launch launch = {
@@ -196,7 +197,7 @@ Error Prepared::launch_kernels(const Contexts& contexts, Stream stream, bool are
   return Error::success;
 }
 
-Error Prepared::launch(const Contexts& contexts, Stream stream) noexcept {
+[[gnu::hot]] Error Prepared::launch(const Contexts& contexts, Stream stream) noexcept {
   if (chunk) return launch_chunks(contexts, stream);
   if (contexts.of_stream != contexts.current)
     if (const Status status = driver->enter(contexts.of_stream))

@@ -10,9 +10,14 @@ namespace aotriton::v2::inline abi1 {
 
 inline constexpr uint8_t kWorkspaceSlot = 255;  // of a pointer argument: the workspace
 
-// Words of a key, which has all of a call but its pointers: for each operand a word, its sizes and its strides; then
-// the scalars; then whether there are a workspace and hints.
+// Words of a key, which has all of a call but its pointers: whether there are a workspace and hints, and whether the
+// call is plain; for each operand, of a plain call the plain ones, a word, its sizes and its strides; then the scalars.
 inline constexpr size_t kKeyWords = kMaxOperands * (1 + 2 * kMaxRank) + kMaxScalars + 1;
+
+// The operands of a key.
+inline size_t operands_of_key(const OperatorInfo& info, bool plain) noexcept {
+  return plain ? info.plain_operands() : info.operands.size();
+}
 
 // A call's key, taken from the call as it was given: checks may change the call.
 struct Key {
@@ -22,7 +27,7 @@ struct Key {
   uint64_t hash;                // which equal keys share
   const aotriton_hints* hints;  // the caller's; null: none
   size_t count;
-  int64_t words[kKeyWords + 1];  // one more than there can be
+  int64_t words[kKeyWords];
 };
 
 struct PreparedLaunch {
@@ -56,9 +61,9 @@ class Prepared {
   int64_t chunk_count;
   uint32_t block_bytes;  // of this and all that stands behind it
   uint16_t argument_count, pointer_count, key_count;
-  uint8_t launch_count;
-  uint8_t one_place[2];  // as Call::one_place
-  uint32_t layout;       // the number of that of its arguments; 0: it has none
+  uint8_t launch_count, operand_count;  // of the operands those in the key
+  uint8_t one_place[2];                 // as Call::one_place
+  uint32_t layout;                      // the number of that of its arguments; 0: it has none
   bool empty;
   bool stale;  // the driver failed while pointers were written: those that the arguments hold are not `data`
 

@@ -68,7 +68,9 @@ constexpr Field kChoiceFields[] = {
 };
 static_assert(are_all(kChoiceFields, sizeof(aotriton_kernel_choice)));
 
-Error no_memory(const Call& call) noexcept { return fail(Error::out_of_memory, "%s: no memory", call.info->name); }
+[[gnu::cold]] Error no_memory(const Call& call) noexcept {
+  return fail(Error::out_of_memory, "%s: no memory", call.info->name);
+}
 
 // Whether the call has results, and any of them has an element.
 bool has_results(const Call& call) {
@@ -88,8 +90,8 @@ bool launches_nothing(CheckedCall call) { return call->empty && (call->info->fil
 Backends backends_for(const Call& call) { return call.workspace ? Backends::all : Backends::without_workspace; }
 
 // Builds a call in chunks.
-Result<BuiltCall> build_chunks(const ChunkedCall& chunks, const Device& device, Stream stream, const Key& key,
-                               Builder& builder) {
+[[gnu::cold]] Result<BuiltCall> build_chunks(const ChunkedCall& chunks, const Device& device, Stream stream,
+                                             const Key& key, Builder& builder) {
   Prepared* prepared[2] = {};
   size_t count = 0;
   const Error error = chunks.each([&](ChosenCall chosen) {
@@ -172,7 +174,8 @@ Error explain_kernels(ChosenCall chosen, int64_t chunks, By by, aotriton_kernel_
 }
 
 // Builds what the call launches on the device, which is entered.
-Result<BuiltCall> build(CheckedCall call, const Device& device, Stream stream, const Key& key, Builder& builder) {
+[[gnu::hot]] Result<BuiltCall> build(CheckedCall call, const Device& device, Stream stream, const Key& key,
+                                     Builder& builder) {
   if (launches_nothing(call)) return builder.build_empty(call, device);
   Dispatch made;
   const Result<ChunkedCall> chunks = plan_chunks(call, device.facts.gpu, backends_for(*call), By::time, &made);
@@ -182,7 +185,7 @@ Result<BuiltCall> build(CheckedCall call, const Device& device, Stream stream, c
 }
 
 // Runs a call that this thread's memo does not have.
-Error run_cold(Call& call, Stream stream, const Contexts* contexts, const Key& key, Memo& memo) {
+[[gnu::hot]] Error run_cold(Call& call, Stream stream, const Contexts* contexts, const Key& key, Memo& memo) {
   const Result<CheckedCall> checked = check_call(call, Data::needed);
   AOTRITON_TRY(checked.error());
   const auto body = [&](const Device& device) {
@@ -221,7 +224,7 @@ bool relaunch(Prepared* kept, const Call& call, const Contexts& contexts, Stream
 
 }  // namespace
 
-Error run(Call& call, Stream stream) noexcept {
+[[gnu::hot]] Error run(Call& call, Stream stream) noexcept {
   const MemoOfCall own;
   Memo* const memo = own.get();
   if (!memo) return no_memory(call);

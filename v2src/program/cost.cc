@@ -30,7 +30,7 @@ template <Form kForm>
 }
 
 template <Form kForm>
-Cheapest cheapest_of(std::span<const Cost> costs, const WorkOfCall& work) {
+[[gnu::hot]] Cheapest cheapest_of(std::span<const Cost> costs, const WorkOfCall& work) {
   Cheapest best = {0, 0};
   for (size_t i = 0; i < costs.size(); ++i) {
     if (!costs[i].known()) continue;
@@ -58,7 +58,7 @@ void terms_of(const Cost& cost, const WorkOfCall& work, double (&terms)[kTerms])
 }
 
 // For each form compiled on its own: what is the same for all images is worked out once.
-Cheapest cheapest(std::span<const Cost> costs, const WorkOfCall& work) noexcept {
+[[gnu::hot]] Cheapest cheapest(std::span<const Cost> costs, const WorkOfCall& work) noexcept {
   switch (static_cast<Form>(work.form)) {
     case whole:
       return cheapest_of<whole>(costs, work);

@@ -50,11 +50,13 @@ using StepNumber = uint16_t;
 inline constexpr StepNumber kNoStep = UINT16_MAX;
 static_assert(kMaxSteps <= kNoStep);
 
-// The value of what is before it, by number, or of the call. `value` is an instruction's.
+// The value of what is before it, by number, or of the call. `value` is an instruction's; `kept`: it is the value of an
+// expression, too.
 struct Step {
   Code code;
   StepNumber operands[3];
   int32_t value;
+  bool kept = false;
 };
 
 // What an expression may ask for; null and 0 where it does not.
@@ -65,8 +67,8 @@ struct Environment {
   int addressing;
 };
 
-// Constant data as a function (call/expressions.h): of an expression the value, of steps those of some. False where one
-// does not fit.
+// Constant data as a function (call/expressions.h): of an expression the value, of steps those of some that are kept.
+// False where one does not fit.
 using Compiled = bool (*)(const Environment& environment, int64_t* values) noexcept;
 
 // Of the first steps and of the others, for which few calls ask; null: they are interpreted.

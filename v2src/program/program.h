@@ -205,7 +205,9 @@ enum class Look;
 struct CompiledOperands {
   Look (*look)(Call& call, Data data, bool paged) noexcept;
   int64_t* (*write_words)(const Call& call, int64_t* words, uint64_t* hash) noexcept;
+  const int64_t* (*same_words)(const Call& call, const int64_t* words) noexcept;
   uint32_t (*unsuited)(const Call& call, bool by_descriptor) noexcept;
+  size_t plain_operands;
 };
 
 using CompiledShapes = bool (*)(Call& call) noexcept;  // as shape_workspace()
@@ -224,6 +226,15 @@ constexpr CompiledGuards compiled_guards() noexcept {
       return failing;
     }(std::make_index_sequence<std::size(kGuards)>());
   };
+}
+
+// Operands that are no features, which are a run of several at the end that may be left out: all that a caller has to
+// name where it does not ask for features.
+constexpr size_t plain_operands(std::span<const OperandInfo> operands) noexcept {
+  size_t count = operands.size();
+  while (count && operands[count - 1].optional) --count;
+  while (count < operands.size() && operands[count].written) ++count;
+  return operands.size() - count > 1 ? count : operands.size();
 }
 
 struct OperatorInfo {
@@ -256,13 +267,8 @@ struct OperatorInfo {
 
   bool takes_workspace() const noexcept { return scratch || !workspace.empty(); }
 
-  // Operands that are no features, which are a run of several at the end that may be left out: all that a caller has to
-  // name where it does not ask for features.
   size_t plain_operands() const noexcept {
-    size_t count = operands.size();
-    while (count && operands[count - 1].optional) --count;
-    while (count < operands.size() && operands[count].written) ++count;
-    return operands.size() - count > 1 ? count : operands.size();
+    return compiled.plain_operands ? compiled.plain_operands : abi1::plain_operands(operands);
   }
   const OperandInfo& slot(size_t index) const noexcept {
     return index < operands.size() ? operands[index] : workspace[index - operands.size()];
