@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-MOST_PLAIN = 5_000  # characters: what is longer with spaces has none, and what is longer without them is compressed
+MOST_PLAIN = 3_000  # characters: what is longer with spaces has none, and what is longer without them is compressed
 # Settings of matplotlib, with which a plot is small, and the same whenever it is drawn from the same result.
 LONG = re.compile(r"-?\d+\.\d{3,}(?=[\s\",)])")  # a coordinate of a plot
 POINTS = re.compile(r"M [-\d.]+ [-\d.]+(?: ?\nL [-\d.]+ [-\d.]+)+")  # of a line: behind M, a point alone means L
