@@ -324,7 +324,7 @@ def plot(record: dict[str, Any], path: Path) -> None:
         for i, who in enumerate(present):
             places = [x + width * (i - (len(present) - 1) / 2) for x in range(len(cells))]
             rates = [cell["tflops"].get(who, 0) for cell in cells]
-            panel.bar(places, rates, width - 0.01, label=who, color=COLORS[who])
+            panel.bar(places, rates, width - 0.01, label=who, color=COLORS[who], clip_on=False)
         labels = [f"D{c['head_dim']}\n{'causal' if c['causal'] else 'full'}\n{c['seqlen']}" for c in cells]
         panel.set_xticks(range(len(cells)), labels, fontsize=8)
         panel.set_ylabel("TFLOP/s")

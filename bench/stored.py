@@ -13,6 +13,8 @@ MOST_PLAIN = 3_000  # characters: what is longer with spaces has none, and what 
 # Settings of matplotlib, with which a plot is small, and the same whenever it is drawn from the same result.
 LONG = re.compile(r"-?\d+\.\d{3,}(?=[\s\",)])")  # a coordinate of a plot
 POINTS = re.compile(r"M [-\d.]+ [-\d.]+(?: ?\nL [-\d.]+ [-\d.]+)+")  # of a line: behind M, a point alone means L
+GROUP = re.compile(r"<g>\n((?:(?!<g\b|</g>).)*)</g>\n", re.DOTALL)  # of no attribute, and without another group in it
+RECTANGLE = re.compile(r"M (\S+) (\S+) (\S+) \2 \3 (\S+) \1 \4 z")
 FONT = "font-family: 'DejaVu Sans', sans-serif"  # of each text of a plot
 PLOT = {"svg.hashsalt": "aotriton", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
 
@@ -67,12 +69,16 @@ def save_plot(figure: Any, path: Path, **options: Any) -> None:
 
 
 def smaller(svg: str) -> str:
-    """A plot with coordinates to a tenth of a point, without indents, names of groups, groups of one path and what drew
-    it, with its font named once and lines that need no letter between their points.
+    """A plot with coordinates to a tenth of a point, without indents, groups that have but a name and what drew it,
+    with its font named once, lines that need no letter between their points, and rectangles by their corners.
     """
     svg = LONG.sub(lambda found: f"{float(found[0]):.1f}", svg)
     svg = svg.replace(f"; {FONT}", "").replace("</style>", f" text{{{FONT}}}</style>")
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", re.sub(r"\n\s+", "\n", svg))
-    svg = re.sub(r" ?\nz\n?", " z", re.sub(r"<g>\n(<path [^>]*/>)\n</g>", r"\1", svg))
-    return POINTS.sub(lambda found: re.sub(r" ?\nL ", " ", found[0]), svg)
+    svg, left = GROUP.subn(r"\1", svg)
+    while left:
+        svg, left = GROUP.subn(r"\1", svg)
+    svg = re.sub(r" ?\nz\n?", " z", svg)
+    svg = POINTS.sub(lambda found: re.sub(r" ?\nL ", " ", found[0]), svg)
+    return re.sub(r'style="([\w-]+): ([^";]*)"', r'\1="\2"', RECTANGLE.sub(r"M \1 \2 H \3 V \4 H \1 z", svg))

@@ -25,7 +25,7 @@ class Fuzzer {
     state.capturing = chance_.percent(2);
     const Operator& op = operators_[chance_.below(operators_.size())];
     Draft draft = next_draft(op);
-    switch (chance_.below(8)) {
+    switch (chance_.below(9)) {
       case 0:
         ask(op, draft);
         break;
@@ -37,6 +37,9 @@ class Fuzzer {
         break;
       case 3:
         call_damaged(op, draft);
+        break;
+      case 4:
+        call_again(op, draft);
         break;
       default:
         call(op, draft);
@@ -165,6 +168,25 @@ class Fuzzer {
     if (of_query != Error::success) object("a call was accepted whose workspace query was refused");
     if (bytes && !state.launches.empty() && !does_without(draft)) Judge(op, draft).check_workspace(bytes);
     if (chance_.percent(15)) check_same_anew(op, draft);
+  }
+
+  // A call that was made twice is known by its parameters: whatever changes then, it does what a new one does.
+  void call_again(const Operator& op, Draft& draft) {
+    state.fail_at = 0;
+    state.capturing = false;
+    for (int i = 0; i < 2; ++i) static_cast<void>(op.run(draft, {}));
+    if (chance_.percent(60)) drafter_.move(draft);
+    if (chance_.percent(40)) drafter_.spoil(draft);
+    if (chance_.percent(10)) draft.workspace = nullptr;
+    what_happens = draft.text();
+    reset_seen();
+    const Error error = op.run(draft, {});
+    count(op, "call again", error);
+    check(op, draft, error);
+    if (error == Error::success) return check_same_anew(op, draft);
+    std::thread([&] {
+      if (op.run(draft, {}) != error) object("a call that is known is refused otherwise than a new one");
+    }).join();
   }
 
   // A workspace query of the same call before any or some of its data is there must have said enough.

@@ -123,6 +123,9 @@ TEST("other pointers are put in place: a tensor map gets another address, and is
 
 TEST(
     "nothing is stale: whatever changes from call to call, each does what it does in a thread that remembers nothing") {
+  hints portable, refused;
+  CHECK_EQ(portable.parse("backend=portable"), Error::success);
+  CHECK_EQ(refused.parse("backend=nothing"), Error::success);
   const std::vector<std::function<void(attn_bwd_params&)>> changes = {
       [](auto& p) { p.q.data = p.dq.data = pointer(address_of(20)); },  // overlap of an input and a result
       [](auto& p) { p.dv.data = pointer(address_of(21)); },
@@ -163,6 +166,14 @@ TEST(
       [](auto& p) { p.workspace = p.dq.data; },
       [](auto& p) { p.dq.data = p.workspace; },
       [](auto& p) { p.features.softcap = 1; },
+      [](auto& p) { p.features.sinks = {pointer(address_of(24)), AOTRITON_FLOAT32, {4}, {1}}; },
+      [](auto& p) { p.features.sinks = {pointer(address_of(25)), AOTRITON_FLOAT32, {4}, {1}}; },
+      [](auto& p) { p.features.alibi_slopes = {pointer(address_of(24)), AOTRITON_FLOAT32, {2, 4}, {4, 1}}; },
+      [](auto& p) { p.features.seqused_k = {pointer(address_of(26)), AOTRITON_INT32, {2}, {1}}; },
+      [](auto& p) { p.features.dropout_seed = pointer(address_of(27)); },
+      [](auto& p) { p.size = offsetof(aotriton_attn_bwd_params, dbias); },  // as callers of an older version have it
+      [&](auto& p) { p.hints = &portable; },
+      [&](auto& p) { p.hints = &refused; },
   };
   std::mt19937_64 random(1);
   for (const char* vendor : {"cuda", "hip"}) {
@@ -181,13 +192,17 @@ TEST(
         attn_fwd_params forward;
         forward.q = p.q, forward.k = p.k, forward.v = p.v, forward.out = p.dq, forward.logsumexp = p.logsumexp;
         forward.sm_scale = p.sm_scale, forward.causal = p.causal, forward.features = p.features;
+        forward.hints = p.hints;
+        if (i % 2) forward.workspace = p.workspace, forward.workspace_size = p.workspace_size;
         if (i % 3) forward.logsumexp.data = nullptr;
         return attn_fwd(forward, stream);
       };
       const std::mt19937_64 before = random;
-      const Done kept = done(recording, call);
-      random = before;
-      check_same(kept, done_anew(recording, call));
+      const Done anew = done_anew(recording, call);
+      for (int again = 0; again < 3; ++again) {  // from the third one on it is known by its parameters
+        random = before;
+        check_same(done(recording, call), anew);
+      }
     }
   }
 }
@@ -262,6 +277,21 @@ TEST("a call that is known is refused for pointers that can not be, as an unknow
     CHECK(recording.launches.empty());
     CHECK_EQ(attn_bwd(bwd_call(), {}), Error::success);
     Reader(recording.launches.at(0)).value(bwd_call().out.data);
+  }
+}
+
+TEST("a call that is known, with pointers for other kernels, runs and leaves the last message") {
+  start("cuda");
+  attn_bwd_params refused = bwd_call();
+  refused.sm_scale = -1;
+  CHECK(attn_bwd(refused, {}) != Error::success);
+  const std::string before = last_error_message();
+  for (int known = 1; known <= 3; ++known) {
+    attn_bwd_params p = bwd_call();
+    for (int i = 0; i < known; ++i) CHECK_EQ(attn_bwd(p, {}), Error::success);
+    p.dv.data = pointer(address_of(21) + 8);  // not aligned to 16 bytes
+    CHECK_EQ(attn_bwd(p, {}), Error::success);
+    CHECK_EQ(last_error_message(), before);
   }
 }
 

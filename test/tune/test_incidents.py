@@ -218,18 +218,19 @@ def test_a_full_disk_is_named(
     same(tmp_path, undisturbed)
 
 
-def killed_run(tmp_path: Path, rng: random.Random, again: bool) -> bool:
-    """Runs in a child process and kills it some way in; False where it came to its end before."""
+def killed_run(tmp_path: Path, after: int, late: float, **plan: object) -> bool:
+    """Runs in a child process and kills it ``late`` seconds after so many trials; False where it came to its end
+    before. No child of it may outlive it.
+    """
     log = tmp_path / "log"
     lines = log.read_text().count("\n") if log.exists() else 0
-    wanted, late = lines + rng.randrange(3), rng.uniform(0, 0.03)
     script = (
         f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}, {str(Path(__file__).parent)!r}]\n"
         "from pathlib import Path; from test_session import run, small\n"
-        f"run(Path({str(tmp_path)!r}), small({SEQLENS}), again={again})"
+        f"run(Path({str(tmp_path)!r}), small({SEQLENS}), **{plan})"
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
-    while log.read_text().count("\n") < wanted if log.exists() else wanted:
+    while log.read_text().count("\n") < lines + after if log.exists() else lines + after:
         if parent.poll() is not None:
             return False
         time.sleep(0.003)
@@ -241,6 +242,12 @@ def killed_run(tmp_path: Path, rng: random.Random, again: bool) -> bool:
     return killed
 
 
+def test_a_killed_search_leaves_no_process(tmp_path: Path, orders: dict[str, object]) -> None:
+    """Neither a GPU's nor a strategy's."""
+    orders.update(slow=0.1)
+    assert killed_run(tmp_path, 3, 0.0, strategy="transfer", budget=24)
+
+
 def test_killed_at_twenty_points(
     tmp_path: Path, orders: dict[str, object], undisturbed: tuple[Counter[tuple[str, ...]], list[Winner]]
 ) -> None:
@@ -249,12 +256,12 @@ def test_killed_at_twenty_points(
     """
     orders.update(slow=0.03)
     rng = random.Random(20)
-    kills = sum(killed_run(tmp_path, rng, again=False) for _ in range(10))
+    kills = sum(killed_run(tmp_path, rng.randrange(3), rng.uniform(0, 0.03), again=False) for _ in range(10))
     run(tmp_path, small(SEQLENS))
     same(tmp_path, undisturbed)
     before = known(tmp_path)[0]
     for _ in range(10):
-        kills += killed_run(tmp_path, rng, again=True)
+        kills += killed_run(tmp_path, rng.randrange(3), rng.uniform(0, 0.03), again=True)
         assert known(tmp_path)[1] == undisturbed[1]
     assert kills == 20
     run(tmp_path, small(SEQLENS), again=True)

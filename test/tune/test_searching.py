@@ -205,14 +205,15 @@ def test_a_search_ends_when_its_budget_is_spent(tmp_path: Path, orders: dict[str
     """Within its problem, which is decided by what is measured, and ended: the same command does nothing more. An
     enumeration with as little goes on.
     """
-    orders.update(slow=0.1)
-    costly: Any = {"dollars": 2.0, "price": 3600.0}  # two seconds
+    orders.update(slow=0.4)
+    costly: Any = {"dollars": 6.0, "price": 3600.0}  # six seconds
     found = run(tmp_path, small(), strategy="random", **costly)
     tried = {one.image for one in found}
     assert 0 < len(tried) < len(space(small()[0]).candidates)
     (won,) = winners(tmp_path).values()
     assert won in tried
     assert run(tmp_path, small(), strategy="random") == found
+    orders.update(slow=0)
     every = run(tmp_path, small(), **costly)
     assert {one.image for one in every} >= {spec.name for spec in space(small()[0]).candidates}
 

@@ -37,6 +37,15 @@ class [[nodiscard]] Result {
 void begin_attempt() noexcept;
 void end_attempt(Error error) noexcept;
 
+// Runs body() -> Error, after which something else is tried where it fails: it leaves no message behind.
+template <class Body>
+Error without_message(Body&& body) noexcept {
+  begin_attempt();
+  const Error error = body();
+  end_attempt(Error::success);
+  return error;
+}
+
 // Runs body() -> Error. Where that succeeds, what it tried on the way leaves no message behind.
 template <class Body>
 Error keep_message(Body&& body) noexcept {

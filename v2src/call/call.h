@@ -124,9 +124,9 @@ bool shape_workspace(Call& call) noexcept;
 
 // Whether two ranges of memory share a byte. Neither is empty, or wraps around.
 inline bool ranges_overlap(const void* a, int64_t bytes_a, const void* b, int64_t bytes_b) noexcept {
+  // Without a branch, which addresses would make unpredictable.
   const auto from_a = reinterpret_cast<uintptr_t>(a), from_b = reinterpret_cast<uintptr_t>(b);
-  return from_a <= from_b ? from_b - from_a < static_cast<uintptr_t>(bytes_a)
-                          : from_a - from_b < static_cast<uintptr_t>(bytes_b);
+  return (from_b - from_a < static_cast<uintptr_t>(bytes_a)) | (from_a - from_b < static_cast<uintptr_t>(bytes_b));
 }
 
 }  // namespace aotriton::v2::inline abi1

@@ -225,12 +225,18 @@ Error check_overlap(const Call& call, bool partial) noexcept {
   if (begin + needed - 1 < begin)
     return fail(Error::invalid_argument, "%s: workspace is at %p and reaches beyond the end of the address space",
                 info.name, workspace);
-  for (size_t slot = 0; slot < info.operands.size(); ++slot) {
-    if (extents[slot] && pointers[slot] &&
-        ranges_overlap(workspace, static_cast<int64_t>(needed), pointers[slot], extents[slot]))
-      return fail(Error::invalid_argument, "%s: workspace and %s overlap", info.name, info.operands[slot].name);
-  }
-  return Error::success;
+  const auto overlaps = [&](size_t slot) {
+    return (extents[slot] != 0) & (pointers[slot] != nullptr) &
+           ranges_overlap(workspace, static_cast<int64_t>(needed), pointers[slot], extents[slot]);
+  };
+  const size_t count = info.operands.size();
+  bool any = false;
+  for (size_t slot = 0; slot < count; ++slot) any |= overlaps(slot);
+  if (!any) [[likely]]
+    return Error::success;
+  size_t slot = 0;
+  while (!overlaps(slot)) ++slot;
+  return fail(Error::invalid_argument, "%s: workspace and %s overlap", info.name, info.operands[slot].name);
 }
 
 }  // namespace aotriton::v2::inline abi1

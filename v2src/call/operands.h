@@ -188,25 +188,6 @@ template <class Each>
   return words;
 }
 
-// Behind the words of the operands, as write_words() has them; null where those of the call are others.
-template <class Each>
-[[gnu::always_inline]] inline const int64_t* same_words(const Call& call, const int64_t* words, Each each) {
-  bool same = true;
-  each(call.plain, [&](size_t slot, const OperandInfo& operand) __attribute__((always_inline)) {
-    if (!same) return;
-    const View& view = call[slot];
-    const int64_t word = *words++;
-    same = word == (is_given(operand, view) ? key_word(view) : 0);
-    if (!same || !word) return;
-    const size_t rank = operand.dims.size();
-    int64_t differing = 0;
-    for (size_t i = 0; i < rank; ++i) differing |= (words[i] ^ view.sizes[i]) | (words[rank + i] ^ view.strides[i]);
-    same = !differing;
-    words += 2 * rank;
-  });
-  return same ? words : nullptr;
-}
-
 // Whether kernels with descriptors, or with offsets of 32 bits, can follow a tensor's strides. `by_descriptor`: it is
 // the former.
 [[gnu::always_inline]] inline bool strides_suit(const OperandInfo& operand, const View& view, bool by_descriptor) {
@@ -296,11 +277,6 @@ template <const auto& kOperands>
   return write_words(call, words, hash, EachUnrolled<kOperands>());
 }
 
-template <const auto& kOperands>
-[[gnu::hot]] const int64_t* compiled_same_words(const Call& call, const int64_t* words) noexcept {
-  return same_words(call, words, EachUnrolled<kOperands>());
-}
-
 // These functions of constant operands, of which kernels follow the strides of `kStrided`, as bits.
 template <const auto& kOperands, uint32_t kStrided>
 constexpr CompiledOperands compiled_operands() {
@@ -314,7 +290,6 @@ constexpr CompiledOperands compiled_operands() {
             return look_at<kOperands, kStrided, false>(call, data);
           },
       .write_words = compiled_words<kOperands>,
-      .same_words = compiled_same_words<kOperands>,
       .unsuited =
           [](const Call& call, bool by_descriptor) noexcept {
             return unsuited(call, kStrided, by_descriptor, EachUnrolled<kOperands>());

@@ -35,6 +35,14 @@ constexpr Field kFields[] = {
 };
 static_assert(are_all(kFields, sizeof(aotriton_attn_bwd_params)));
 
+constexpr MovingPointer kMoving[] = {
+    AOTRITON_MOVING(aotriton_attn_bwd_params, q),    AOTRITON_MOVING(aotriton_attn_bwd_params, k),
+    AOTRITON_MOVING(aotriton_attn_bwd_params, v),    AOTRITON_MOVING(aotriton_attn_bwd_params, out),
+    AOTRITON_MOVING(aotriton_attn_bwd_params, dout), AOTRITON_MOVING(aotriton_attn_bwd_params, logsumexp),
+    AOTRITON_MOVING(aotriton_attn_bwd_params, dq),   AOTRITON_MOVING(aotriton_attn_bwd_params, dk),
+    AOTRITON_MOVING(aotriton_attn_bwd_params, dv),
+};
+
 constexpr Indices kIndices = AOTRITON_ATTENTION_INDICES();
 
 [[gnu::hot]] Error bind(const aotriton_attn_bwd_params& p, Call* call) noexcept {
@@ -64,7 +72,7 @@ constexpr Indices kIndices = AOTRITON_ATTENTION_INDICES();
   return Error::success;
 }
 
-using AttnBwd = COperator<aotriton_attn_bwd_params, attn_bwd_operator, kFields, bind>;
+using AttnBwd = COperator<aotriton_attn_bwd_params, attn_bwd_operator, kFields, kMoving, bind>;
 
 }  // namespace
 

@@ -21,6 +21,12 @@ constexpr Field kFields[] = {
 };
 static_assert(are_all(kFields, sizeof(aotriton_attn_fwd_params)));
 
+constexpr MovingPointer kMoving[] = {
+    AOTRITON_MOVING(aotriton_attn_fwd_params, q),         AOTRITON_MOVING(aotriton_attn_fwd_params, k),
+    AOTRITON_MOVING(aotriton_attn_fwd_params, v),         AOTRITON_MOVING(aotriton_attn_fwd_params, out),
+    AOTRITON_MOVING(aotriton_attn_fwd_params, logsumexp),
+};
+
 constexpr Indices kIndices =
     AOTRITON_ATTENTION_INDICES(block_table, pages, page_size, pages_of_sequence, k, v, q_descale, k_descale, v_descale);
 
@@ -44,7 +50,7 @@ constexpr Indices kIndices =
 // below 1e20 make weights that are even to their last bit.
 constexpr float kLeastWithAlibi = 1e-29f;
 
-using AttnFwd = COperator<aotriton_attn_fwd_params, attn_fwd_operator, kFields, bind>;
+using AttnFwd = COperator<aotriton_attn_fwd_params, attn_fwd_operator, kFields, kMoving, bind>;
 
 }  // namespace
 

@@ -32,6 +32,12 @@ constexpr Field kFields[] = {
 };
 static_assert(are_all(kFields, sizeof(aotriton_kv_append_params)));
 
+constexpr MovingPointer kMoving[] = {
+    AOTRITON_MOVING(aotriton_kv_append_params, k),       AOTRITON_MOVING(aotriton_kv_append_params, v),
+    AOTRITON_MOVING(aotriton_kv_append_params, k_cache), AOTRITON_MOVING(aotriton_kv_append_params, v_cache),
+    AOTRITON_MOVING(aotriton_kv_append_params, q),
+};
+
 Error bind(const aotriton_kv_append_params& p, Call* call) noexcept {
   AOTRITON_TRY(check_reserved("kv_append", p.reserved));
   call->views[k] = View::of(p.k);
@@ -50,7 +56,7 @@ Error bind(const aotriton_kv_append_params& p, Call* call) noexcept {
   return Error::success;
 }
 
-using KvAppend = COperator<aotriton_kv_append_params, kv_append_operator, kFields, bind>;
+using KvAppend = COperator<aotriton_kv_append_params, kv_append_operator, kFields, kMoving, bind>;
 
 }  // namespace
 

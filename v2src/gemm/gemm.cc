@@ -25,6 +25,13 @@ constexpr Field kFields[] = {
 };
 static_assert(are_all(kFields, sizeof(aotriton_gemm_params)));
 
+constexpr MovingPointer kMoving[] = {
+    AOTRITON_MOVING(aotriton_gemm_params, a),
+    AOTRITON_MOVING(aotriton_gemm_params, b),
+    AOTRITON_MOVING(aotriton_gemm_params, d),
+    AOTRITON_MOVING(aotriton_gemm_params, bias),
+};
+
 Error bind(const aotriton_gemm_params& p, Call* call) noexcept {
   call->views[a] = View::of(p.a);
   call->views[b] = View::of(p.b);
@@ -38,7 +45,7 @@ Error bind(const aotriton_gemm_params& p, Call* call) noexcept {
   return Error::success;
 }
 
-using Gemm = COperator<aotriton_gemm_params, gemm_operator, kFields, bind>;
+using Gemm = COperator<aotriton_gemm_params, gemm_operator, kFields, kMoving, bind>;
 
 // The view with its last two dimensions exchanged.
 void transpose(Call& call, size_t slot) {

@@ -9,6 +9,7 @@
 #include "base/abi.h"
 #include "base/error.h"
 #include "call/hints.h"
+#include "launch/params_layout.h"
 #include "launch/run.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -45,12 +46,20 @@ class VersionedParams {
 };
 
 // An operator's functions, which its extern "C" functions call. `kInfo` is the generated description, `kFields` are all
-// fields of the struct, and `bind` sets the call's views, scalars and workspace.
-template <class Params, const OperatorInfo& kInfo, const auto& kFields, Error (*bind)(const Params&, Call*) noexcept>
+// fields of the struct, `kMoving` its plain operands, and `bind` sets the call's views, scalars and workspace.
+template <class Params, const OperatorInfo& kInfo, const auto& kFields, const auto& kMoving,
+          Error (*bind)(const Params&, Call*) noexcept>
 class COperator {
  public:
-  static aotriton_error run(const Params* params, void* stream) noexcept {
-    return code(with_call(params, [&](Call& call) { return abi1::run(call, {stream}); }));
+  [[gnu::hot]] static aotriton_error run(const Params* params, void* stream) noexcept {
+    Error error;
+    if (params && run_again(kLayout, params, {stream}, &error)) [[likely]]
+      return code(error);
+    return code(with_call(params, [&](Call& call) {
+      // Of a struct of another version, or with hints, equal words do not say that all is equal.
+      const bool says_all = params->size == sizeof(Params) && !call.hints;
+      return abi1::run(call, {stream}, says_all ? &kLayout : nullptr, params);
+    }));
   }
 
   static aotriton_error workspace_size(const Params* params, void* stream, size_t* bytes) noexcept {
@@ -83,6 +92,8 @@ class COperator {
   }
 
  private:
+  static constexpr ParamsLayout kLayout = params_layout<Params, kInfo, kMoving>();
+
   static aotriton_error code(Error error) noexcept { return static_cast<aotriton_error>(error); }
 
   // Runs body(call) -> Error on the bound call.

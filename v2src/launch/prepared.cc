@@ -65,31 +65,33 @@ CallOfKey::CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* 
   for (size_t i = 0; i < info.scalars.size(); ++i) call_.scalars[i].whole = *key++;
 }
 
-[[gnu::hot]] bool Prepared::is(const Call& call, uint64_t id) const noexcept {
-  if (call.info != info || id != context_id || *key != first_key_word(call)) return false;
-  const int64_t* const word = info->compiled.same_words ? info->compiled.same_words(call, key + 1)
-                                                        : same_words(call, key + 1, EachAtRunTime{info->operands});
-  if (!word) return false;
-  int64_t differing = 0;
-  for (size_t i = 0; i < info->scalars.size(); ++i) differing |= word[i] ^ call.scalars[i].whole;
-  return !differing && (!call.hints || bytes_of(*call.hints) == bytes_of(*hints));
-}
-
 [[gnu::hot]] bool Prepared::is(const Key& other, uint64_t id) const noexcept {
   return hash == other.hash && other.info == info && id == context_id &&
          !memcmp(key, other.words, other.count * sizeof(int64_t)) &&
          (!hints || bytes_of(*other.hints) == bytes_of(*hints));
 }
 
-[[gnu::hot]] Error Prepared::rebind(const Call& call) noexcept {
-  bool moved = stale;
-  for (size_t slot = 0; slot < operand_count; ++slot) moved |= call[slot].data != data[slot];
-  if (workspace_bytes) moved |= call.workspace != workspace() || call.workspace_size < workspace_bytes;
-  if (!moved) [[likely]]
-    return Error::success;
+Error Prepared::rebind(const Call& call) noexcept {
   void* pointers[kMaxOperands] = {};
   for (size_t slot = 0; slot < operand_count; ++slot) pointers[slot] = call[slot].data;
-  return rebind(pointers, call.workspace, call.workspace_size);
+  return without_message([&] { return rebind(pointers, call.workspace, call.workspace_size); });
+}
+
+[[gnu::hot]] Error Prepared::rebind(const ParamsLayout& layout, const void* params) noexcept {
+  void* own_workspace = nullptr;
+  size_t workspace_size = 0;
+  if (workspace_bytes) {
+    own_workspace = read_at<void*>(params, layout.workspace);
+    workspace_size = read_at<size_t>(params, layout.workspace_size);
+  }
+  bool moved = stale || (workspace_bytes && (own_workspace != workspace() || workspace_size < workspace_bytes));
+  for (const MovingPointer& one : layout.moving) moved |= read_at<void*>(params, one.offset) != data[one.slot];
+  if (!moved) [[likely]]
+    return Error::success;
+  void* pointers[kMaxOperands];
+  std::copy_n(data, info->operands.size(), pointers);
+  for (const MovingPointer& one : layout.moving) pointers[one.slot] = read_at<void*>(params, one.offset);
+  return without_message([&] { return rebind(pointers, own_workspace, workspace_size); });
 }
 
 Error Prepared::rebind(void* const* pointers, void* own_workspace, size_t workspace_size) noexcept {
@@ -99,7 +101,7 @@ Error Prepared::rebind(void* const* pointers, void* own_workspace, size_t worksp
   const size_t count = info->operands.size();
   const bool same_workspace = !workspace_bytes || own_workspace == workspace();
   if (!stale && same_workspace && !memcmp(pointers, data, count * sizeof(void*))) return Error::success;
-  AOTRITON_TRY(check_pointers(pointers));
+  if (!surely_suit(pointers)) AOTRITON_TRY(check_pointers(pointers));
   if (workspace_bytes) AOTRITON_TRY(check_workspace(*info, own_workspace, workspace_bytes, pointers, extents));
   return write_pointers(pointers, own_workspace);
 }
@@ -123,7 +125,36 @@ Error Prepared::write_pointers(void* const* new_data, void* new_workspace) noexc
   return Error::success;
 }
 
-Error Prepared::check_pointers(void* const* pointers) const noexcept {
+[[gnu::hot]] bool Prepared::surely_suit(void* const* pointers) const noexcept {
+  constexpr uintptr_t kAlignment = 16;
+  struct Given {
+    uintptr_t begin, bytes, shift;  // shift: from where it is now
+  } all[kMaxOperands];
+  size_t given = 0;
+  uint32_t written = 0;
+  bool wrong = pointers[one_place[0]] != pointers[one_place[1]];
+  for (size_t slot = 0; slot < operand_count; ++slot) {
+    const auto begin = reinterpret_cast<uintptr_t>(pointers[slot]);
+    const auto bytes = static_cast<uintptr_t>(extents[slot]);
+    const uintptr_t shift = begin - reinterpret_cast<uintptr_t>(data[slot]);
+    wrong |= (!begin != !bytes) | (shift % kAlignment != 0) | (begin + bytes - 1 < begin);
+    written |= uint32_t{info->operands[slot].written} << given;
+    all[given] = {begin, bytes, shift};
+    given += bytes != 0;
+  }
+  for (size_t slot = operand_count; slot < info->operands.size(); ++slot) wrong |= pointers[slot] != data[slot];
+  // Two ranges that overlap are right where they are as far apart as those that were checked before.
+  for (; written; written &= written - 1) {
+    const Given& a = all[std::countr_zero(written)];
+    for (size_t i = 0; i < given; ++i) {
+      const Given& b = all[i];
+      wrong |= ((b.begin - a.begin < a.bytes) | (a.begin - b.begin < b.bytes)) & (a.shift != b.shift);
+    }
+  }
+  return !wrong;
+}
+
+[[gnu::cold]] Error Prepared::check_pointers(void* const* pointers) const noexcept {
   bool moved = false;
   for (size_t slot = 0; slot < info->operands.size(); ++slot) {
     const OperandInfo& operand = info->operands[slot];

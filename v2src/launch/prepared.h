@@ -4,6 +4,7 @@
 
 #include "call/call.h"
 #include "launch/device.h"
+#include "launch/params_layout.h"
 #include "program/image.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -83,15 +84,15 @@ class Prepared {
   Prepared *next_of_bucket, *newer, *older;
 
   // Whether a call on a stream of this context differs from this one in pointers alone.
-  bool is(const Call& call, uint64_t id) const noexcept;
-
-  // The same of a call whose key is written.
   bool is(const Key& other, uint64_t id) const noexcept;
 
   // Checks these pointers and writes them to the arguments. null_pointer, misaligned_pointer, invalid_stride,
   // workspace_too_small.
   Error rebind(void* const* pointers, void* workspace, size_t workspace_size) noexcept;
+  // The same of a call that is made anew where that fails: no message is left.
   Error rebind(const Call& call) noexcept;
+  // The same of its params struct, where only what moves may differ.
+  Error rebind(const ParamsLayout& layout, const void* params) noexcept;
 
   // Launches in a context that is this call's own.
   Error launch(const Contexts& contexts, Stream stream) noexcept;
@@ -103,6 +104,8 @@ class Prepared {
   static void destroy(Prepared* prepared) noexcept;
 
  private:
+  // Whether a look without branches finds nothing wrong with these pointers.
+  bool surely_suit(void* const* pointers) const noexcept;
   Error check_pointers(void* const* pointers) const noexcept;
   // As rebind() without its checks.
   Error write_pointers(void* const* new_data, void* new_workspace) noexcept;

@@ -193,6 +193,7 @@ Error explain_kernels(ChosenCall chosen, int64_t chunks, By by, aotriton_kernel_
     AOTRITON_TRY(built.error());
     Prepared* const prepared = memo.keep(*built, key);
     if (!prepared) return no_memory(call);
+    memo.note(prepared, nullptr, nullptr);
     const Contexts entered = {device.contexts.of_stream, device.contexts.of_stream, device.contexts.id};
     const Error error = prepared->launch(entered, stream);
     if (error != Error::success) memo.drop(prepared);
@@ -201,9 +202,10 @@ Error explain_kernels(ChosenCall chosen, int64_t chunks, By by, aotriton_kernel_
   return on_device(call.info->name, stream, body, contexts);
 }
 
-// Launches a kept call with the pointers of this one. False where it may not have them, or no longer can.
-bool relaunch(Prepared* kept, const Call& call, const Contexts& contexts, Stream stream, Memo& memo, Error* error) {
-  if (kept->rebind(call) != Error::success) {
+// Launches a kept call, whose pointers are those of this one if `rebound` is success. False where they are not.
+[[gnu::always_inline]] inline bool relaunch(Prepared* kept, Error rebound, const Contexts& contexts, Stream stream,
+                                            Memo& memo, Error* error) {
+  if (rebound != Error::success) {
     if (kept->stale) memo.drop(kept);
     return false;
   }
@@ -212,30 +214,36 @@ bool relaunch(Prepared* kept, const Call& call, const Contexts& contexts, Stream
   return true;
 }
 
-// Runs a call that is not the thread's last one, or may not have its pointers. `contexts`: null where they are not
-// known; `may_be_kept`: whether to look it up. Not inlined, so that the frame of a warm call has no key.
-[[gnu::noinline]] Error run_keyed(Call& call, Stream stream, const Contexts* contexts, bool may_be_kept, Memo& memo) {
-  const Key key(call);
-  Prepared* const kept = contexts && may_be_kept ? memo.find(key, contexts->id) : nullptr;
-  Error error;
-  if (kept && relaunch(kept, call, *contexts, stream, memo, &error)) return error;
-  return run_cold(call, stream, contexts, key, memo);
+// Whether the stream has a context.
+bool find_contexts(const Driver* driver, Stream stream, Contexts* contexts) {
+  return driver && !driver->contexts(stream.handle, contexts) && contexts->of_stream;
 }
 
 }  // namespace
 
-[[gnu::hot]] Error run(Call& call, Stream stream) noexcept {
+[[gnu::hot]] Error run(Call& call, Stream stream, const ParamsLayout* layout, const void* params) noexcept {
   const MemoOfCall own;
   Memo* const memo = own.get();
   if (!memo) return no_memory(call);
-  const Driver* const driver = opened_driver();
   Contexts contexts;
-  const bool entered = driver && !driver->contexts(stream.handle, &contexts) && contexts.of_stream;
-  Prepared* const last = entered ? memo->last(call, contexts.id) : nullptr;
-  Error error;
-  if (last && relaunch(last, call, contexts, stream, *memo, &error)) [[likely]]
-    return error;
-  return run_keyed(call, stream, entered ? &contexts : nullptr, !last, *memo);
+  const bool entered = find_contexts(opened_driver(), stream, &contexts);
+  const Key key(call);
+  if (Prepared* const kept = entered ? memo->find(key, contexts.id) : nullptr) {
+    const Error rebound = kept->rebind(call);
+    if (rebound == Error::success) memo->note(kept, layout, params);
+    Error error;
+    if (relaunch(kept, rebound, contexts, stream, *memo, &error)) return error;
+  }
+  return run_cold(call, stream, entered ? &contexts : nullptr, key, *memo);
+}
+
+[[gnu::hot]] bool run_again(const ParamsLayout& layout, const void* params, Stream stream, Error* error) noexcept {
+  Memo* const memo = memo_of_thread();
+  Prepared* const last = memo ? memo->last(layout, params) : nullptr;
+  if (!last) return false;
+  Contexts contexts;
+  if (!find_contexts(opened_driver(), stream, &contexts) || contexts.id != last->context_id) return false;
+  return relaunch(last, last->rebind(layout, params), contexts, stream, *memo, error);
 }
 
 Error prepare(Call& call, Stream stream, Prepared** prepared) noexcept {

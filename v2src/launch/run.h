@@ -10,8 +10,13 @@
 namespace aotriton::v2::inline abi1 {
 
 // Launches. A call that differs from one of this thread's last ones in nothing but its pointers is not checked,
-// dispatched or built again; nothing is allocated or locked then.
-Error run(Call& call, Stream stream) noexcept;
+// dispatched or built again; nothing is allocated or locked then. `layout` and `params`: of what the call was
+// made; null where that does not say all of it.
+Error run(Call& call, Stream stream, const ParamsLayout* layout = nullptr, const void* params = nullptr) noexcept;
+
+// Launches a call with these parameters, if it is the thread's last one of the operator but for what may differ, and
+// sets *error. False where it is not, or may not have its pointers.
+bool run_again(const ParamsLayout& layout, const void* params, Stream stream, Error* error) noexcept;
 
 // The call, to be launched again and again, and to be destroyed by Prepared::destroy.
 Error prepare(Call& call, Stream stream, Prepared** prepared) noexcept;

@@ -205,7 +205,6 @@ enum class Look;
 struct CompiledOperands {
   Look (*look)(Call& call, Data data, bool paged) noexcept;
   int64_t* (*write_words)(const Call& call, int64_t* words, uint64_t* hash) noexcept;
-  const int64_t* (*same_words)(const Call& call, const int64_t* words) noexcept;
   uint32_t (*unsuited)(const Call& call, bool by_descriptor) noexcept;
   size_t plain_operands;
 };

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import multiprocessing
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -84,8 +85,17 @@ def _wake() -> None:
 
 
 def _prepare() -> None:
-    """Imports what models need while the first configs, which need none, are compiled and measured."""
+    """Imports what models need while the first configs, which need none, are compiled and measured. Ends this process
+    with its parent, also where that is killed.
+    """
     threading.Thread(target=_import, args=("sklearn.ensemble",), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
 
 
 def _import(module: str) -> None:
