@@ -69,8 +69,8 @@ def save_plot(figure: Any, path: Path, **options: Any) -> None:
 
 
 def smaller(svg: str) -> str:
-    """A plot with coordinates to a tenth of a point, without indents, groups that have but a name and what drew it,
-    with its font named once, lines that need no letter between their points, and rectangles by their corners.
+    """A plot with coordinates to a tenth of a point, without indents, groups that have but a name, its DOCTYPE and what
+    drew it, with its font named once, lines that need no letter between their points, and rectangles by their corners.
     """
     svg = LONG.sub(lambda found: f"{float(found[0]):.1f}", svg)
     svg = svg.replace(f"; {FONT}", "").replace("</style>", f" text{{{FONT}}}</style>")
@@ -79,6 +79,7 @@ def smaller(svg: str) -> str:
     svg, left = GROUP.subn(r"\1", svg)
     while left:
         svg, left = GROUP.subn(r"\1", svg)
-    svg = re.sub(r" ?\nz\n?", " z", svg)
+    svg = re.sub(r'(<text [^>]*)transform="translate\((\S+) (\S+)\)"', r'\1x="\2" y="\3"', svg)
+    svg = re.sub(r" ?\nz\n?", " z", re.sub(r"<!DOCTYPE[^>]*>\s*", "", svg))
     svg = POINTS.sub(lambda found: re.sub(r" ?\nL ", " ", found[0]), svg)
     return re.sub(r'style="([\w-]+): ([^";]*)"', r'\1="\2"', RECTANGLE.sub(r"M \1 \2 H \3 V \4 H \1 z", svg))
