@@ -13,7 +13,7 @@ MOST_PLAIN = 3_000  # characters: what is longer with spaces has none, and what 
 # Settings of matplotlib, with which a plot is small, and the same whenever it is drawn from the same result.
 LONG = re.compile(r"-?\d+\.\d{3,}(?=[\s\",)])")  # a coordinate of a plot
 POINTS = re.compile(r"M [-\d.]+ [-\d.]+(?: ?\nL [-\d.]+ [-\d.]+)+")  # of a line: behind M, a point alone means L
-GROUP = re.compile(r"<g>\n((?:(?!<g\b|</g>).)*)</g>\n", re.DOTALL)  # of no attribute, and without another group in it
+GROUP = re.compile(r"<g>\n((?:(?!<g\b|</g>).)*)</g>\n?", re.DOTALL)  # of no attribute, and without another group in it
 RECTANGLE = re.compile(r"M (\S+) (\S+) (\S+) \2 \3 (\S+) \1 \4 z")
 FONT = "font-family: 'DejaVu Sans', sans-serif"  # of each text of a plot
 PLOT = {"svg.hashsalt": "aotriton", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}

@@ -166,5 +166,19 @@ C 0 1 2 3 4 5
 L 7 8 
 z
 "/>
-</g>"""
-    assert stored.smaller(svg) == '<path id="mark" d="M 0.1 0 10 5.7 -1 2 \nC 0 1 2 3 4 5 \nL 7 8 z"/>'
+</g>
+ <g clip-path="url(#p)">
+  <path d="M 1 9 
+L 3 9 
+L 3 2 
+L 1 2 
+z
+" style="fill: #ffffff"/>
+ </g>
+ <text style="font-size: 8px" transform="translate(5 6)">D64</text>"""
+    drawn = """<path id="mark" d="M 0.1 0 10 5.7 -1 2 \nC 0 1 2 3 4 5 \nL 7 8 z"/>
+<g clip-path="url(#p)">
+<path d="M 1 9 H 3 V 2 H 1 z" fill="#ffffff"/>
+</g>
+<text font-size="8px" x="5" y="6">D64</text>"""
+    assert stored.smaller(svg) == drawn

@@ -66,7 +66,8 @@ def pages(connections: dict[str, sqlite3.Connection]) -> Callable[[str], str]:
     from datasette.app import Datasette
 
     files = [connection.execute("PRAGMA database_list").fetchone()[2] for connection in connections.values()]
-    shown = Datasette(files, metadata=json.loads((RULES / "datasette.json").read_text()))
+    limit = {"sql_time_limit_ms": 10_000}
+    shown = Datasette(files, metadata=json.loads((RULES / "datasette.json").read_text()), settings=limit)
 
     def page(address: str) -> str:
         reply = asyncio.run(shown.client.get(address))
