@@ -56,7 +56,7 @@ class COperator {
     if (params && run_again(kLayout, params, {stream}, &error)) [[likely]]
       return code(error);
     return code(with_call(params, [&](Call& call) {
-      // Of a struct of another version, or with hints, equal words do not say that all is equal.
+      // Of a struct of another version, or with hints, equal bytes do not say that all is equal.
       const bool says_all = params->size == sizeof(Params) && !call.hints;
       return abi1::run(call, {stream}, says_all ? &kLayout : nullptr, params);
     }));

@@ -23,14 +23,10 @@ std::string_view bytes_of(const aotriton_hints& hints) { return {reinterpret_cas
 
 constexpr int64_t kPlainBit = 4;
 
-int64_t first_key_word(const Call& call) {
-  return (call.workspace ? 1 : 0) | (call.hints ? 2 : 0) | (call.plain ? kPlainBit : 0);
-}
-
 }  // namespace
 
 [[gnu::hot]] Key::Key(const Call& call) noexcept : info(call.info), hints(call.hints) {
-  words[0] = first_key_word(call);
+  words[0] = (call.workspace ? 1 : 0) | (call.hints ? 2 : 0) | (call.plain ? kPlainBit : 0);
   uint64_t mixed = reinterpret_cast<uint64_t>(info);
   int64_t* const end = info->compiled.write_words ? info->compiled.write_words(call, words + 1, &mixed)
                                                   : write_words(call, words + 1, &mixed, EachAtRunTime{info->operands});
@@ -128,7 +124,9 @@ Error Prepared::write_pointers(void* const* new_data, void* new_workspace) noexc
 [[gnu::hot]] bool Prepared::surely_suit(void* const* pointers) const noexcept {
   constexpr uintptr_t kAlignment = 16;
   struct Given {
-    uintptr_t begin, bytes, shift;  // shift: from where it is now
+    const void* begin;
+    int64_t bytes;
+    uintptr_t shift;  // from where it is now
   } all[kMaxOperands];
   size_t given = 0;
   uint32_t written = 0;
@@ -139,7 +137,7 @@ Error Prepared::write_pointers(void* const* new_data, void* new_workspace) noexc
     const uintptr_t shift = begin - reinterpret_cast<uintptr_t>(data[slot]);
     wrong |= (!begin != !bytes) | (shift % kAlignment != 0) | (begin + bytes - 1 < begin);
     written |= uint32_t{info->operands[slot].written} << given;
-    all[given] = {begin, bytes, shift};
+    all[given] = {pointers[slot], extents[slot], shift};
     given += bytes != 0;
   }
   for (size_t slot = operand_count; slot < info->operands.size(); ++slot) wrong |= pointers[slot] != data[slot];
@@ -148,7 +146,7 @@ Error Prepared::write_pointers(void* const* new_data, void* new_workspace) noexc
     const Given& a = all[std::countr_zero(written)];
     for (size_t i = 0; i < given; ++i) {
       const Given& b = all[i];
-      wrong |= ((b.begin - a.begin < a.bytes) | (a.begin - b.begin < b.bytes)) & (a.shift != b.shift);
+      wrong |= ranges_overlap(a.begin, a.bytes, b.begin, b.bytes) & (a.shift != b.shift);
     }
   }
   return !wrong;
