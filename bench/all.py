@@ -78,7 +78,11 @@ FIGURES = {
             "--time-budget", min(200, run.left - 20),
         ),
     ),
-    "launch": Figure("launch", 10, lambda run: [run.build / "bench-launch", "--json", run.out], runtime="library"),
+    "launch": Figure(
+        "launch", 40,
+        lambda run: _python("launch.py", "--json", run.out, "--program", run.build / "bench-launch"),
+        runtime="library",
+    ),
     "new-shape": Figure(
         "new-shape", 10, lambda run: [run.build / "bench-new-shape", "--json", run.out], runtime="library"
     ),

@@ -102,8 +102,8 @@ def launches(results: Results) -> str:
     name = results.newest("launch")
     record = results(name)
     lines = [
-        "Beside a bare `cuLaunchKernel` of the same kernels, warm, from C++ ([`bench/launch.cc`](../bench/launch.cc), "
-        f"{link(name)}): {results.about(name)}.",
+        f"Beside a bare `cuLaunchKernel` of the same kernels, warm, from C++, medians of {record['processes']} "
+        f"processes ([`bench/launch.py`](../bench/launch.py), {link(name)}): {results.about(name)}.",
         "",
         "| | kernels | call | prepared call |",
         "|---|---|---|---|",

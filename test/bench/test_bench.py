@@ -1,4 +1,4 @@
-"""The latency benchmark without a GPU: what is timed in which order, and the table of a record."""
+"""Benchmarks of the host's time without a GPU: what is timed in which order, and the tables of records."""
 
 from __future__ import annotations
 
@@ -182,3 +182,28 @@ z
 </g>
 <text font-size="8px" x="5" y="6">D64</text>"""
     assert stored.smaller(svg) == drawn
+
+
+def test_launches_of_several_processes_are_medians_with_ranges(tmp_path: Path) -> None:
+    """Each process writes a record of its own; ratios are medians of ratios, not ratios of medians."""
+    program, result = tmp_path / "bench-launch", tmp_path / "result.json"
+    times = [(4.0, 3.0, 2.0), (3.0, 2.5, 2.0), (9.0, 8.0, 3.0)]
+    program.write_text(f"""#!{sys.executable}
+import json, pathlib, sys
+count = pathlib.Path(__file__).with_suffix(".count")
+turn = len(count.read_text()) if count.exists() else 0
+count.write_text("x" * (turn + 1))
+library, prepared, bare = {times}[turn]
+case = dict(call="forward", launches=1, library_us=library, prepared_us=prepared, bare_us=bare)
+case |= dict(library=library / bare, prepared=prepared / bare)
+pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps(dict(gpu="a GPU", cases=[case])))
+""")
+    program.chmod(0o755)
+    options = ["--program", program, "--json", result, "--processes", "3"]
+    done = subprocess.run([sys.executable, BENCH / "launch.py", *options], capture_output=True, text=True, check=True)
+    record = json.loads(result.read_text())
+    (case,) = record["cases"]
+    assert (record["gpu"], record["processes"]) == ("a GPU", 3)
+    assert (case["library_us"], case["bare_us"], case["library"], case["prepared"]) == (4.0, 2.0, 2.0, 1.5)
+    assert (case["library_range"], case["prepared_range"]) == ([1.5, 3.0], [1.25, 8 / 3])
+    assert "2.000 (1.500 to 3.000)" in done.stdout
