@@ -47,12 +47,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=Path, required=True, help="bench-launch of a build")
     parser.add_argument("--json", type=Path, help="the result goes to this file")
-    parser.add_argument("--processes", type=int, default=PROCESSES)
     options = parser.parse_args()
     records = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "one.json"
-        for _ in range(options.processes):
+        for _ in range(PROCESSES):
             subprocess.run(
                 [options.program, "--batches", str(BATCHES), "--json", path], check=True, stdout=subprocess.DEVNULL
             )

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,19 +13,13 @@ pytest.importorskip(
     "aotriton.torch", reason="libaotriton_torch.so is not built: the preset torch does", exc_type=ImportError
 )
 
+import example_module  # noqa: E402
 from torch._dynamo.testing import EagerAndRecordGraphs  # noqa: E402
-
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "transformers" / "attention.py"
 
 
 @pytest.fixture(scope="module")
 def example() -> Any:
-    spec = importlib.util.spec_from_file_location("attention_example", EXAMPLE)
-    assert spec
-    assert spec.loader
-    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)  # where a compiler looks it up
-    spec.loader.exec_module(module)
-    return module
+    return example_module.example("transformers/attention.py")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autotune_example import example
+from example_module import example
 
 import aotriton
 from aotriton.codegen.compile import ImageStore
@@ -45,7 +45,7 @@ def verdicts(one: Tuned) -> set[str]:
 
 def test_a_softmax_in_triton() -> None:
     """Every config is right or pruned, and the winners of both sizes give torch's softmax, at other sizes, too."""
-    one = example("softmax").softmax
+    one = example("autotune/softmax.py").softmax
     one._options = options()
     assert [best.sizes["columns"] for best in one.winners] == [1024, 8192]
     assert verdicts(one) <= {"ok", "pruned"}
@@ -59,7 +59,7 @@ def test_a_softmax_in_triton() -> None:
 
 def test_a_softmax_in_a_compiled_function() -> None:
     """torch.compile has the call as one operator, without a graph break, between what it compiles itself."""
-    one = example("softmax").softmax
+    one = example("autotune/softmax.py").softmax
     one._options = options()
 
     def double(x: Any) -> Any:
@@ -78,7 +78,7 @@ def test_a_kernel_in_cuda() -> None:
     """Every config is right or pruned. The winner's image, launched by the library's own host code, which passes more
     arguments than the kernel takes, gives what torch gives; also where a thread has less than its width.
     """
-    one = example("swiglu").tuned(options=options())
+    one = example("autotune/swiglu.py").tuned(options=options())
     assert verdicts(one) <= {"ok", "pruned"}
     (best,) = one.winners
     (kernel,) = family.add(one.folder).kernels

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ pytest.importorskip(
 )
 
 import torch
+from example_module import example
 from torch.nn.attention import (
     SDPBackend,
     activate_flash_attention_impl,
@@ -296,7 +296,7 @@ assert torch.equal(torch._inductor.aoti_load_package(path)(*args), Module()(*arg
 def test_aot_inductor(tmp_path: Path) -> None:
     """A package of AOTInductor computes what the module does; in a process of its own, which a crash ends."""
     command = [sys.executable, "-c", PACKAGED, str(tmp_path / "module.pt2")]
-    compiler = os.environ | {"CXX": shutil.which("g++") or "g++"}  # docs/troubleshooting.md says which ones crash
+    compiler = os.environ | {"CXX": "g++"}  # docs/troubleshooting.md says which ones crash
     done = subprocess.run(command, capture_output=True, text=True, env=compiler)
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -427,11 +427,7 @@ def llama_of_the_example(
     the options of each call of `attention`.
     """
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    # Not by its name, attention, which a benchmark has, too: it registers the implementation.
-    spec = spec_from_file_location("example_for_transformers", ROOT / "examples" / "transformers" / "attention.py")
-    assert spec
-    assert spec.loader
-    spec.loader.exec_module(module_from_spec(spec))
+    example("transformers/attention.py")  # registers the implementation
     here = aotriton.torch.attention
 
     def noted(q: Any, k: Any, v: Any, **how: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 import autotuned
 import numpy as np
 import pytest
-from autotune_example import EXAMPLES, example
+from example_module import EXAMPLES, example
 from kernel_package import descriptors
 from test_install import compiler
 from test_kernels import round_to
@@ -82,7 +82,7 @@ def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def softmax() -> Tuned:
     """The example's, timed by the stand-in."""
-    found: Tuned = example("softmax").softmax
+    found: Tuned = example("autotune/softmax.py").softmax
     return Tuned(found.kernel, found._described, found.folder, None, OPTIONS)
 
 
@@ -377,7 +377,7 @@ def test_a_decorated_kernel_is_launched_with_its_best_config() -> None:
 
 def test_cuda_is_tuned(nvcc: Path) -> None:
     """The example's: a config is macros for nvcc, THREADS goes into the launch, and what spills is pruned."""
-    one = example("swiglu").tuned(options=OPTIONS)
+    one = example("autotune/swiglu.py").tuned(options=OPTIONS)
     assert tuned_in(one) == {"ok": 4 * 3, "pruned": 4}
     assert one.config["WIDTH"] == 4
     image = ImageStore().get(one.winners[0].image)
@@ -393,7 +393,7 @@ def test_cuda_is_tuned(nvcc: Path) -> None:
 def swiglu(**changes: Any) -> Tuned:
     """The example's kernel, not tuned yet."""
     given = {
-        "kernel": EXAMPLES / "swiglu.cu",
+        "kernel": EXAMPLES / "autotune" / "swiglu.cu",
         "inputs": {"gate": "bf16[n]", "up": "bf16[n]", "count": "n"},
         "results": {"out": "bf16[n]"},
         "sizes": {"n": 4096},
@@ -424,7 +424,7 @@ def compiled(spec: ImageSpec, tmp_path: Path) -> CompiledImage | CompileFailure:
 def test_an_image_is_named_by_source_and_compiler(nvcc: Path, tmp_path: Path) -> None:
     """Its name covers the .cu file and nvcc's version. Another nvcc than the description's does not compile it."""
     source = tmp_path / "swiglu.cu"
-    shutil.copy(EXAMPLES / "swiglu.cu", source)
+    shutil.copy(EXAMPLES / "autotune" / "swiglu.cu", source)
     first = spec_of(swiglu(kernel=source, folder=tmp_path / "once"))
     again = spec_of(swiglu(kernel=source, folder=tmp_path / "again"))
     assert first.name == again.name
@@ -540,7 +540,7 @@ def test_a_family_is_exported(nvcc: Path, tmp_path: Path) -> None:
     fixed = {"kernel": autotuned.whole, "grid": 1, "sizes": {"columns": (32, 128)}, "space": {"num_warps": (1, 2)}}
     tensors = {"inputs": {"x": "bf16[columns]"}, "results": {"out": "bf16[columns]"}}
     made = [softmax(), scaled(**ROW_SUM), scaled(**ROW_SUM | fixed | tensors)]
-    all_ = [*(one.tune() for one in made), example("swiglu").tuned(options=OPTIONS)]
+    all_ = [*(one.tune() for one in made), example("autotune/swiglu.py").tuned(options=OPTIONS)]
     folders = [one.export(tmp_path / f"exported_{place}") for place, one in enumerate(all_)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), family.VARIABLE: os.pathsep.join(map(str, folders))}
 
@@ -566,7 +566,7 @@ def test_a_family_is_exported(nvcc: Path, tmp_path: Path) -> None:
     with (folders[3] / "tritonsrc" / "swiglu.cu").open("a") as file:
         file.write("// more")
     assert stamp.digest((), folders[3:], ()) != known, "the generator would not see that the source has changed"
-    shutil.copy(EXAMPLES / "swiglu.cu", folders[3] / "tritonsrc")
+    shutil.copy(EXAMPLES / "autotune" / "swiglu.cu", folders[3] / "tritonsrc")
     assert stamp.digest((), folders[3:], ()) == known
     run("compile", "--list", out / "images.json", "--out", out, "--compress", "none")
     assert (out / "swiglu.sm_90.images.bin").stat().st_size > 0
