@@ -98,6 +98,9 @@ FIGURES = {
             "--time-budget", min(75, (run.left - 20) / 2),
         ),
     ),
+    "lengths": Figure(
+        "lengths", 60, lambda run: _python("lengths.py", "--json", run.out, "--seed", run.seed), plain=False
+    ),
     "hints": Figure("hints", 40, lambda run: _python("hints.py", "--json", run.out)),
     "band": Figure("band", 60, lambda run: _python("band.py", "--json", run.out), plain=False),
     "features": Figure("features", 200, lambda run: _python("features.py", "--json", run.out), plain=False),

@@ -46,6 +46,7 @@ PAGE: Mapping[str, tuple[Figure, tuple[str, ...]]] = {
     "first-call": (page_others.first_call, ("first-call",)),
     "launch": (page_others.launches, ("launch",)),
     "choice": (page_attention.choice, ("regret", "regret-rows")),
+    "choice-of-lengths": (page_attention.choice_of_lengths, ("lengths",)),
 }
 
 

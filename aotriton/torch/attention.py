@@ -120,18 +120,18 @@ def attention(
         return (out, logsumexp) if return_logsumexp else out
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None
     if packed:
-        q = one_batch("attention", "q", q)
+        _require_rows(("q", q))
     if block_table is not None:
         for name, tensor in (("k", k), ("v", v)):
             if tensor.dim() != 4:
                 raise RuntimeError(f"attention: {name} has {tensor.dim()} dimensions, which must be 4 with block_table")
     elif packed:
-        k, v = one_batch("attention", "k", k), one_batch("attention", "v", v)
+        _require_rows(("k", k), ("v", v))
     if bias is not None:
-        if block_table is not None:
+        if packed or block_table is not None:
+            other = "block_table" if block_table is not None else "cu_seqlens"
             raise RuntimeError(
-                "attention: no kernel has bias together with block_table yet; served without bias, or without"
-                " block_table"
+                f"attention: no kernel has bias together with {other} yet; served without bias, or without {other}"
             )
         if bias.dtype == torch.bool:
             bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill(~bias, -inf)
@@ -141,7 +141,7 @@ def attention(
             raise RuntimeError(
                 "attention: with cu_seqlens, alibi_slopes must be [heads_q]: all sequences have the same"
             )
-        alibi_slopes = alibi_slopes.float().expand(q.shape[:2])
+        alibi_slopes = alibi_slopes.float().expand((1, q.shape[1]) if packed else q.shape[:2])
     if k_descale is not None or v_descale is not None or q_descale is not None:
         sequences = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         scales = k_descale, v_descale, q_descale
@@ -173,17 +173,14 @@ def attention(
         dropout=dropout,
         **mask,
     )
-    if packed:
-        # Of out[0] the derivative would fill a tensor with zeros, and copy into it.
-        out, logsumexp = out.squeeze(0).transpose(0, 1), logsumexp.squeeze(0)
     return (out, logsumexp) if return_logsumexp else out
 
 
-def one_batch(op: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """[total, heads, head_dim] as the operators have it: [1, heads, total, head_dim]."""
-    if tensor.dim() != 3:
-        raise RuntimeError(f"{op}: {name} has {tensor.dim()} dimensions, which must be 3 with cu_seqlens")
-    return tensor.transpose(0, 1).unsqueeze(0)
+def _require_rows(*named: tuple[str, torch.Tensor]) -> None:
+    """Packed sequences are [total, heads, head_dim]."""
+    for name, tensor in named:
+        if tensor.dim() != 3:
+            raise RuntimeError(f"attention: {name} has {tensor.dim()} dimensions, which must be 3 with cu_seqlens")
 
 
 def each_of_heads(scale: torch.Tensor | None, sequences: int, k: torch.Tensor) -> torch.Tensor | None:
@@ -211,7 +208,8 @@ def _out_of(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 def _fake_forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, **__: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return _out_of(_rows(q), v), q.new_empty(q.shape[:3], dtype=torch.float32)
+    of_rows = (q.shape[1], q.shape[0]) if q.dim() == 3 else q.shape[:3]  # of packed sequences, or of a batch
+    return _out_of(_rows(q), v), q.new_empty(of_rows, dtype=torch.float32)
 
 
 def _fake_backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attention
+import lengths
 import regret
 import unseen
 from contenders import CUDNN, FA2, FA4, LIBRARY
@@ -175,6 +176,25 @@ def choice(results: Results) -> str:
         f"within {_off(rows)} in the median ({link(by_rows)}, {results.of(by_rows)}).",
     ]
     return "\n".join(lines)
+
+
+def choice_of_lengths(results: Results) -> str:
+    """Regret where lengths are in device memory."""
+    name = results.newest("lengths")
+    record = results(name)
+    return "\n".join(
+        [
+            "Where lengths are in device memory, the library knows rows, sequences and the longest one. On "
+            f"{len(record['us'])} random calls, causal at the last key (seed {record['seed']}; chunks of prompts "
+            "beside decoding steps, equal chunks on caches of different lengths, packed prompts, and packed prompts "
+            "behind other keys), how much longer the chosen backend takes than the fastest one "
+            f"([`bench/lengths.py`](../bench/lengths.py), {link(name)}): {results.about(name)}.",
+            "",
+            lengths.table(record),
+            "",
+            f"The worst: {'; '.join(lengths.worst(record, WORST))}.",
+        ]
+    )
 
 
 def _off(cells: Sequence[Mapping[str, Any]]) -> str:

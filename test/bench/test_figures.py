@@ -164,7 +164,7 @@ def test_all_that_is_compared_is_in_the_summary(every: ModuleType) -> None:
     choices.
     """
     without = {figure.file for figure in every.FIGURES.values()} - set(comparison.COMPARISONS)
-    assert without == {"regret", "hints", "new-shape", "first-call"}
+    assert without == {"regret", "lengths", "hints", "new-shape", "first-call"}
     results = every.results()
     rows = summary.table(results).splitlines()[2:]
     files = filter(results.has, comparison.COMPARISONS)

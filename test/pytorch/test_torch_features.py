@@ -276,6 +276,20 @@ def test_packed_sequences_are_each_by_itself(leaves: dict[str, Any], how: dict[s
     same(partial(attention, return_logsumexp=True, **how, **OF_PACKED), partial(of_sequences, **how), PACKED | leaves)
 
 
+def test_operators_take_packed_sequences_as_a_batch_of_one() -> None:
+    """Forward and backward have the same bits as of rows by themselves."""
+
+    def results(*given: Any) -> list[Any]:
+        leaves = [x.detach().requires_grad_() for x in given]
+        out, logsumexp = OPS.attn_fwd(*leaves, **OF_PACKED, causal=True)
+        return [out, logsumexp, *torch.autograd.grad(out.square().sum(), leaves)]
+
+    alone = results(*PACKED.values())
+    batch = results(*(x.transpose(0, 1)[None] for x in PACKED.values()))
+    for one, other in zip(alone, batch, strict=True):
+        assert torch.equal(one if one.dim() == 2 else one.transpose(0, 1), other[0])
+
+
 def test_dropout_of_packed_sequences() -> None:
     """A sequence's number, and positions within it, choose what is dropped."""
 
@@ -339,8 +353,18 @@ SAMPLES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "values of another head dim, with sinks": (OPS.attn_fwd.features, (Q, K, V24, None, None, SINKS), {}),
     "packed": (
         OPS.attn_fwd.features,
+        (*PACKED.values(), None, None, SINKS, STARTS_Q, STARTS_K),
+        {"max_seqlen_q": 9, "max_seqlen_k": 7, "causal": True},
+    ),
+    "packed, as a batch of one": (
+        OPS.attn_fwd.features,
         (*(x.transpose(0, 1)[None] for x in PACKED.values()), None, None, SINKS, STARTS_Q, STARTS_K),
         {"max_seqlen_q": 9, "max_seqlen_k": 7, "causal": True},
+    ),
+    "packed, values of another head dim": (
+        OPS.attn_fwd.features,
+        (PACKED["q"], PACKED["k"], tensor(int(STARTS_K[-1]), 2, 24), None, None, None, STARTS_Q, STARTS_K),
+        {"max_seqlen_q": 9, "max_seqlen_k": 7},
     ),
     "backward": (
         OPS.attn_bwd.features,
@@ -469,7 +493,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: attention(**PACKED, **OF_PACKED, bias=tensor(1, 1, 19, 18)),
-        "attn_fwd: no kernel has bias together with cu_seqlens yet; served without bias, or without cu_seqlens",
+        "attention: no kernel has bias together with cu_seqlens yet; served without bias, or without cu_seqlens",
     ),
     (
         lambda: attention(**PACKED, **OF_PACKED | {"cu_seqlens_q": STARTS_Q.long()}),

@@ -18,7 +18,9 @@ from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_PARTS_PREPARE,
     ATTN_BWD_HOPPER_SPLIT_PREPARE,
 )
-from aotriton.rules.flash.planned import ATTN_FWD_PLANNED_COMBINE
+from aotriton.rules.flash.common import EVENED_K, EXPECTED_K, EXPECTED_Q, expected_band
+from aotriton.rules.flash.features import OWN_LAST
+from aotriton.rules.flash.planned import ATTN_FWD_HOPPER_PLANNED, ATTN_FWD_PLANNED_COMBINE
 from aotriton.rules.flash.split import DECODE, splits_keys
 from aotriton.rules.gemm.operator import GEMM_HOPPER_SPLIT, HOPPER_SPLIT
 from aotriton.rules.kernel import KernelDescription
@@ -438,3 +440,55 @@ def test_a_kernel_launches_what_its_work_counts(kernel: KernelDescription) -> No
         assert 0 < tiles <= launched
     else:
         assert launched == tiles or (kernel.gluon and launched == slots < tiles)
+
+
+# ---- lengths in device memory ----------------------------------------------------------------------------------------
+
+SEQUENCES, QUERIES, KEYS, FAR = 6, 300, 700, 1 << 20
+OF_BANDS = [kernel for kernel in KERNELS if kernel.work and kernel.work.band != (constant(0), constant(0))]
+
+
+def causal(kernel: KernelDescription, given: str, batch: int, q: int, k: int, **scalars: int) -> Environment:
+    """A call that is causal at the last key, of these operands beside q, k and v."""
+    sizes = {"batch": batch, "heads_q": 8, "heads_k": 2, "seqlen_q": q, "seqlen_k": k}
+    sizes |= {"head_dim": 64, "head_dim_v": 64, "page_size": 64}
+    tunables = {name: values[-1] for name, values in kernel.tunable_values(arch_spec(kernel.archs[0]).vendor).items()}
+    numbers = {one.name: int(one.values[0]) for one in kernel.choices if not isinstance(one.values[0], str)}
+    on_host = {"level": 4, "lo": -FAR, "hi": k - q, "features": 0, "causal": 0}
+    lengths = {"longest_q": q, "longest_k": k, "packed_sequences": 1}
+    return Environment(sizes, on_host | lengths | scalars, numbers | tunables, frozenset(given.split()), 132)
+
+
+def packed(kernel: KernelDescription, q: int, k: int, longest_q: int, longest_k: int) -> Environment:
+    """The same of so many rows and keys in packed sequences."""
+    scalars = {"hi": 0, "features": OWN_LAST.bit, "packed_sequences": SEQUENCES}
+    scalars |= {"longest_q": longest_q, "longest_k": longest_k}
+    return causal(kernel, "cu_seqlens_q cu_seqlens_k", 1, q, k, **scalars)
+
+
+@pytest.mark.parametrize("kernel", OF_BANDS, ids=lambda one: one.name)
+def test_packed_sequences_of_one_length_have_the_work_of_a_batch(kernel: KernelDescription) -> None:
+    """Whether the band is aligned on the host or where the kernel finds the last key."""
+    assert kernel.work
+    batch = causal(kernel, "", SEQUENCES, QUERIES, KEYS)
+    alike = packed(kernel, SEQUENCES * QUERIES, SEQUENCES * KEYS, QUERIES, KEYS)
+    assert terms(kernel.work, alike, 1) == terms(kernel.work, batch, 1)
+    used = causal(kernel, "seqused_k", 1, QUERIES, KEYS, hi=0, features=OWN_LAST.bit)
+    assert terms(kernel.work, used, 1) == terms(kernel.work, causal(kernel, "", 1, QUERIES, KEYS), 1)
+
+
+def test_what_is_expected_of_sequences_of_different_lengths() -> None:
+    """A mean one has 300 rows and 700 keys. A row's own has (900 - 300) / 3 rows more, and as many keys; programs wait
+    for those with (2200 - 700) / 3 keys more. Rows are in the middle of their sequences.
+    """
+    kernel = ATTN_FWD_HOPPER_PLANNED
+    call = packed(kernel, SEQUENCES * QUERIES, SEQUENCES * KEYS, 900, 2200)
+    assert [evaluate(one, call) for one in (EXPECTED_Q, EXPECTED_K, EVENED_K)] == [300, 1200, 900]
+    assert [evaluate(end, call) for _, end in map(expected_band, (EXPECTED_K, EVENED_K))] == [800, 500]
+
+
+def test_a_plan_evens_out_keys_that_are_not_used() -> None:
+    """Of several sequences half of the longest one's are expected; of one sequence all. Other kernels wait for it."""
+    for batch, expected in ((1, KEYS), (SEQUENCES, KEYS // 2)):
+        call = causal(ATTN_FWD_HOPPER_PLANNED, "seqused_k", batch, QUERIES, KEYS)
+        assert (evaluate(EVENED_K, call), evaluate(EXPECTED_K, call)) == (expected, KEYS)

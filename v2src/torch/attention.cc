@@ -74,15 +74,25 @@ void set_features(const char* op, const Tensor& q, Features& given, aotriton_att
   features.dropout = static_cast<float>(given.dropout);
 }
 
-std::vector<int64_t> logsumexp_sizes(const Tensor& q) { return {q.size(0), q.size(1), q.size(2)}; }
+std::vector<int64_t> logsumexp_sizes(const Tensor& q) {
+  if (q.dim() == 3) return {q.size(1), q.size(0)};
+  return {q.size(0), q.size(1), q.size(2)};
+}
+
+// Packed sequences may come as [total, heads, head_dim]: a view in torch costs the host as much as a launch does.
+int64_t rank_of(const Tensor& q, const Features& features) {
+  return (features.cu_seqlens_q || features.cu_seqlens_k) && q.dim() == 3 ? 3 : 4;
+}
 
 // As q, with the head dim of v. Where that is another one, its dimensions lie in the order of q's. Of queries of 8 bits
 // it is bfloat16.
 Tensor out_of(const Tensor& q, const Tensor& v) {
   const int32_t own = scalar_type(q);
   const bool narrow = own == aoti_torch_dtype_float8_e4m3fn() || own == aoti_torch_dtype_float8_e4m3fnuz();
-  if (v.size(3) == q.size(3) && !narrow) return empty_as(q);
-  return empty_in_order({q.size(0), q.size(1), q.size(2), v.size(3)}, q, narrow ? aoti_torch_dtype_bfloat16() : own);
+  if (v.size(-1) == q.size(-1) && !narrow) return empty_as(q);
+  std::vector<int64_t> sizes(q.sizes().begin(), q.sizes().end());
+  sizes.back() = v.size(-1);
+  return empty_in_order(sizes, q, narrow ? aoti_torch_dtype_bfloat16() : own);
 }
 
 // On the tensors' GPU by the library's functions of the operator, or as the formula reads, where they would not refuse.
@@ -110,9 +120,10 @@ Mask mask_of(const char* op, bool causal, const std::string& causal_variant, int
 
 Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, const Mask& mask,
                    const Features& features) {
-  require_rank("attn_fwd", "q", q, 4);
-  require_rank("attn_fwd", "k", k, 4);
-  require_rank("attn_fwd", "v", v, 4);
+  const int64_t rank = rank_of(q, features), rank_of_keys = features.block_table ? 4 : rank;
+  require_rank("attn_fwd", "q", q, rank);
+  require_rank("attn_fwd", "k", k, rank_of_keys);
+  require_rank("attn_fwd", "v", v, rank_of_keys);
   require_one_device("attn_fwd", {{"q", q}, {"k", k}, {"v", v}});
   for (const Named& one : {Named{"k", k}, {"v", v}})
     if (features.block_table && one.tensor.numel() && one.tensor.size(3) > 1 && one.tensor.stride(3) != 1)
@@ -127,10 +138,10 @@ Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_s
                   features,
                   {}};
   call.params.size = sizeof call.params;
-  call.params.q = view_of<aotriton_tensor4>(call.q);
-  call.params.k = view_of<aotriton_tensor4>(call.k);
-  call.params.v = view_of<aotriton_tensor4>(call.v);
-  call.params.out = view_of<aotriton_tensor4>(call.out);
+  call.params.q = rows_view_of(call.q);
+  call.params.k = rows_view_of(call.k);
+  call.params.v = rows_view_of(call.v);
+  call.params.out = rows_view_of(call.out);
   call.params.logsumexp = view_of<aotriton_tensor3>(call.logsumexp);
   set_scale(sm_scale, call.params);
   set_mask(mask, call.params);
@@ -141,9 +152,10 @@ Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_s
 Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& dout,
                      const Tensor& logsumexp, Scale sm_scale, const Mask& mask, bool deterministic,
                      const Features& features, const Asked& asked) {
+  const int64_t rank = rank_of(q, features);
   for (const Named& one : {Named{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"dout", dout}})
-    require_rank("attn_bwd", one.name, one.tensor, 4);
-  require_rank("attn_bwd", "logsumexp", logsumexp, 3);
+    require_rank("attn_bwd", one.name, one.tensor, rank);
+  require_rank("attn_bwd", "logsumexp", logsumexp, rank - 1);
   require_one_device("attn_bwd",
                      {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"dout", dout}, {"logsumexp", logsumexp}});
   const Tensor rows_q = with_contiguous_rows(q), rows_k = with_contiguous_rows(k), rows_v = with_contiguous_rows(v);
@@ -161,15 +173,15 @@ Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Te
                    features,
                    {}};
   call.params.size = sizeof call.params;
-  call.params.q = view_of<aotriton_tensor4>(call.q);
-  call.params.k = view_of<aotriton_tensor4>(call.k);
-  call.params.v = view_of<aotriton_tensor4>(call.v);
-  call.params.out = view_of<aotriton_tensor4>(call.out);
-  call.params.dout = view_of<aotriton_tensor4>(call.dout);
+  call.params.q = rows_view_of(call.q);
+  call.params.k = rows_view_of(call.k);
+  call.params.v = rows_view_of(call.v);
+  call.params.out = rows_view_of(call.out);
+  call.params.dout = rows_view_of(call.dout);
   call.params.logsumexp = view_of<aotriton_tensor3>(call.logsumexp);
-  call.params.dq = view_of<aotriton_tensor4>(call.dq);
-  call.params.dk = view_of<aotriton_tensor4>(call.dk);
-  call.params.dv = view_of<aotriton_tensor4>(call.dv);
+  call.params.dq = rows_view_of(call.dq);
+  call.params.dk = rows_view_of(call.dk);
+  call.params.dv = rows_view_of(call.dv);
   set_scale(sm_scale, call.params);
   set_mask(mask, call.params);
   set_features("attn_bwd", q, call.features, call.params.features);

@@ -74,6 +74,14 @@ bool is_dense(const Tensor& tensor) {
   return true;
 }
 
+// Whether strides alone say in which order the dimensions lie in memory.
+bool has_one_order(const Tensor& tensor) {
+  const auto given = tensor.strides();
+  std::vector<int64_t> strides(given.begin(), given.end());
+  std::sort(strides.begin(), strides.end());
+  return strides.front() > 0 && std::adjacent_find(strides.begin(), strides.end()) == strides.end();
+}
+
 Tensor allocate(const int64_t* sizes, const int64_t* strides, size_t rank, int32_t dtype, const Tensor& like) {
   int32_t type;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &type));
@@ -85,10 +93,14 @@ Tensor allocate(const int64_t* sizes, const int64_t* strides, size_t rank, int32
 
 }  // namespace
 
+// The same, without a way through torch's dispatcher, which costs as much as a launch.
 Tensor empty_as(const Tensor& tensor) {
-  if (!is_dense(tensor)) return torch::stable::empty_like(tensor);
-  // The same, without a way through torch's dispatcher, which costs as much as a launch.
-  return allocate(tensor.sizes().data(), tensor.strides().data(), tensor.sizes().size(), scalar_type(tensor), tensor);
+  const int32_t dtype = scalar_type(tensor);
+  if (is_dense(tensor))
+    return allocate(tensor.sizes().data(), tensor.strides().data(), tensor.sizes().size(), dtype, tensor);
+  const auto sizes = tensor.sizes();
+  if (has_one_order(tensor)) return empty_in_order({sizes.begin(), sizes.end()}, tensor, dtype);
+  return torch::stable::empty_like(tensor);
 }
 
 Tensor empty_in_order(const std::vector<int64_t>& sizes, const Tensor& like, int32_t dtype) {

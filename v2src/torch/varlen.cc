@@ -37,10 +37,6 @@ Mask mask_of_varlen(bool is_causal, const Window& left, const Window& right) {
       .causal = is_causal, .bottom_right = true, .window_left = left.value_or(-1), .window_right = right.value_or(-1)};
 }
 
-// [total, heads, head_dim] as the operators have it, and back.
-Tensor one_batch(const Tensor& rows) { return torch::stable::unsqueeze(torch::stable::transpose(rows, 0, 1), 0); }
-Tensor rows_of(const Tensor& batch) { return torch::stable::transpose(torch::stable::select(batch, 0, 0), 0, 1); }
-
 // In torch's kernels for ROCm logsumexp lies otherwise.
 std::string reason_of_layout() { return hipGetDeviceCount ? "the layout of logsumexp on ROCm" : ""; }
 
@@ -64,13 +60,12 @@ Results forward(const Tensor& query, const Tensor& key, const Tensor& value, con
     const Tensor state = dropout_p != 0 ? drawn(aoti_torch_dtype_int64(), query) : empty({2}, seeds, query);
     if (dropout_p != 0)
       set_dropout(dropout_p, torch::stable::select(state, 0, 0), torch::stable::select(state, 0, 1), features);
-    const Forward call = forward_of(one_batch(query), one_batch(key), one_batch(value), scale,
+    const Forward call = forward_of(query, key, value, scale,
                                     mask_of_varlen(is_causal, window_size_left, window_size_right), features);
     why = reason(compute(call, ""));
     if (why.empty()) {
       count("forward", "aotriton", "");
-      return {rows_of(call.out), torch::stable::select(call.logsumexp, 0, 0), state, empty({}, seeds, query),
-              empty({0}, scalar_type(query), query)};
+      return {call.out, call.logsumexp, state, empty({}, seeds, query), empty({0}, scalar_type(query), query)};
     }
   }
   require_own_kernel(query, aoti_torch_cuda__flash_attention_forward, dense ? "" : "forward", why);
@@ -100,14 +95,13 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad_out, const Tensor
         .cu_seqlens_q = cum_seq_q, .cu_seqlens_k = cum_seq_k, .max_seqlen_q = max_q, .max_seqlen_k = max_k};
     if (dropout_p != 0)
       set_dropout(dropout_p, torch::stable::select(rng_state, 0, 0), torch::stable::select(rng_state, 0, 1), features);
-    const Backward call = backward_of(one_batch(query), one_batch(key), one_batch(value), one_batch(out),
-                                      one_batch(grad_out), torch::stable::unsqueeze(logsumexp, 0), scale,
+    const Backward call = backward_of(query, key, value, out, grad_out, logsumexp, scale,
                                       mask_of_varlen(is_causal, window_size_left, window_size_right),
                                       deterministic_algorithms(), features);
     why = reason(compute(call, ""));
     if (why.empty()) {
       count("backward", "aotriton", "");
-      return {rows_of(call.dq), rows_of(call.dk), rows_of(call.dv)};
+      return {call.dq, call.dk, call.dv};
     }
     require_no_dropout(dropout_p, why);
   }

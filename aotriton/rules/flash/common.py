@@ -139,19 +139,58 @@ def grid_of_packed(of: str, rows: Expression, heads: str) -> tuple[Expression, E
     return choose(present(f"cu_seqlens_{of}"), packed, each) * size(heads), constant(1), constant(1)
 
 
+SEQUENCES = scalar("packed_sequences")  # of a packed call, whose batch is 1; of any other call 1
 BEGIN, END = scalar("lo"), scalar("hi")  # of the band: row i sees keys from i + BEGIN to i + END
 
 
+def has_feature(first: features.Feature, last: features.Feature | None = None) -> Expression:
+    """Not 0 where the call has the feature, or one from ``first`` to ``last``, in the order of their bits."""
+    asked, beyond = scalar("features"), 2 * (last or first).bit
+    return quotient(asked, constant(first.bit)) - quotient(asked, constant(beyond)) * (beyond // first.bit)
+
+
+# What times are predicted of where lengths are in device memory: sequences that are all alike.
+_ALL = size("batch") * SEQUENCES
+
+
+def _mean(of: str) -> Expression:
+    return ceil_divide(size(f"seqlen_{of}"), maximum(SEQUENCES, 1))
+
+
+def _part_of_longest(of: str) -> Expression:
+    """A third of what the longest sequence has more than the mean one."""
+    return quotient(scalar(f"longest_{of}") - _mean(of), constant(3))
+
+
+_LONGEST_K = scalar("longest_k")
+# Of several sequences that use a part of their keys, half of the longest one's.
+_USED_K = choose(present("seqused_k") & (constant(2) <= _ALL), ceil_divide(_LONGEST_K, 2), _LONGEST_K)
+# The sequence of a row is longer than the mean one, and has as many keys more. Where no plan evens out what differs,
+# programs with most keys end last.
+EXPECTED_Q = _mean("q")
+_LONGER = _part_of_longest("q")
+EXPECTED_K = choose(present("cu_seqlens_k"), _mean("k") + _part_of_longest("k"), _LONGEST_K)
+EVENED_K = choose(present("cu_seqlens_k"), _mean("k") + _LONGER, _USED_K)
+
+
+def expected_band(keys: Expression) -> tuple[Expression, Expression]:
+    """BEGIN and END, which are relative to the last key where the kernel finds it, of so many keys. Rows are in the
+    middle of longer sequences.
+    """
+    own = has_feature(features.OWN_LAST) * (keys - EXPECTED_Q - _LONGER) + quotient(_LONGER, constant(2))
+    return BEGIN + own, END + own
+
+
 def _seen(end: Expression) -> Expression:
-    """The pairs of a row i and a key that is at most i + ``end``."""
+    """The pairs of a row i of a sequence and a key that is at most i + ``end``."""
 
     def ramp(steps: Expression) -> Expression:
         """1 + 2 + ... + steps."""
         positive = maximum(steps, 0)
         return ceil_divide(positive * (positive + 1), 2)
 
-    beyond = end - size("seqlen_k")
-    return ramp(end + size("seqlen_q")) - ramp(end) - ramp(beyond + size("seqlen_q")) + ramp(beyond)
+    beyond = end - EXPECTED_K
+    return ramp(end + EXPECTED_Q) - ramp(end) - ramp(beyond + EXPECTED_Q) + ramp(beyond)
 
 
 def flops(of_qk: int, of_v: int) -> Expression:
@@ -161,7 +200,8 @@ def flops(of_qk: int, of_v: int) -> Expression:
     """
     each = size("batch") * size("heads_q") * 2 * (size("head_dim") * of_qk + size("head_dim_v") * of_v)
     one = each * (size("seqlen_q") * size("seqlen_k"))
-    banded = each * (_seen(END) - _seen(BEGIN - 1))
+    begin, end = expected_band(EXPECTED_K)
+    banded = each * SEQUENCES * (_seen(end) - _seen(begin - 1))
     return choose(scalar("level"), banded, choose(scalar("causal"), ceil_divide(one, 2), one))
 
 
@@ -193,18 +233,20 @@ def work(
     """
     queries = of == "q"
     other = "k" if queries else "q"
-    rows_of, heads = size(f"seqlen_{of}"), size(f"heads_{of}")
+    expected = {"q": EXPECTED_Q, "k": EXPECTED_K}
+    rows_of, heads = expected[of], size(f"heads_{of}")
     if packed != ONE:
         rows_of, heads = rows_of * packed, ceil_divide(heads, packed)
     of_k = _bytes("k") * tensors[1]
     form = choose(scalar("causal"), GROWING if queries else SHRINKING, WHOLE)
-    band = (BEGIN, END) if queries else (NONE - END, NONE - BEGIN)
+    begin, end = expected_band(EXPECTED_K)
+    band = (begin, end) if queries else (NONE - end, NONE - begin)
     return Work(
         rows=rows_of,
         row_tile=_side(rows),
         packed=packed,
-        outer=size("batch") * heads,
-        depth=size(f"seqlen_{other}"),
+        outer=size("batch") * SEQUENCES * heads,
+        depth=expected[other],
         depth_tile=_side(depth),
         repeat=ONE if queries else GROUP,
         parts=parts,
@@ -245,7 +287,10 @@ def _side(rows: str | Expression | int) -> Expression:
 
 
 def _bytes(of: str) -> Expression:
-    return size("batch") * size(f"heads_{of}") * size(f"seqlen_{of}") * size("head_dim") * 2
+    rows = size("batch") * size(f"seqlen_{of}")
+    if of == "k":
+        rows = choose(present("cu_seqlens_k"), rows, _ALL * _USED_K)
+    return size(f"heads_{of}") * rows * size("head_dim") * 2
 
 
 Q_TILE = (1, 1, "BLOCK_M", "BLOCK_DMODEL")
@@ -336,12 +381,6 @@ FEATURES = Number("features", "i32", scalar("features"), levels=FEATURED)
 PACKED_BIT, SOFTCAP_BIT = features.PACKED.bit, features.SOFTCAP.bit
 
 
-def has_feature(first: features.Feature, last: features.Feature | None = None) -> Expression:
-    """Not 0 where the call has the feature, or one from ``first`` to ``last``, in the order of their bits."""
-    asked, beyond = scalar("features"), 2 * (last or first).bit
-    return quotient(asked, constant(first.bit)) - quotient(asked, constant(beyond)) * (beyond // first.bit)
-
-
 LENGTHS_ON_HOST = equal(has_feature(features.PACKED, features.USED_K), 0)
 # Calls of the level FULL have no other kernel for Hopper, whatever their lengths are.
 GUARD_LENGTHS = Guard(
@@ -356,7 +395,6 @@ GUARD_WEIGHTS = Guard(
     equal(has_feature(features.ALIBI) + has_feature(features.BIAS) + has_feature(features.DBIAS), 0),
     "it has ALiBi or a bias",
 )
-SEQUENCES = scalar("packed_sequences")  # of a packed call, whose batch is 1; of any other call 1
 
 
 def _featured(name: str, operand: Operand) -> Tensor:
