@@ -22,7 +22,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import attention
 import fingerprints
 import readme
 import stored
@@ -136,7 +135,6 @@ FIGURES = {
 }  # fmt: skip
 ROWS = "regret-rows"  # regret.py --rows, and the next is what a default build has: neither needs a GPU
 SIZE = "build-size"
-GRID = FIGURES["grid"].file
 AT_HOME = ("rows", "size")
 
 
@@ -265,7 +263,7 @@ def quoted() -> tuple[str, ...]:
 
 
 def check() -> bool:
-    """Tells which results are older than the tree; whether the documents and the plot say what the results do."""
+    """Tells which results are older than the tree; whether the documents say what the results do."""
     fits = True
     for name in quoted():
         record = results()(name)
@@ -277,9 +275,6 @@ def check() -> bool:
         if readme.written(text, results()) != text:
             print(f"{document} does not say what the results do: python bench/all.py --readme writes it")
             fits = False
-    if not plot_fits():
-        print(f"{plot_path()} is not there, or not alone, or of another result: python bench/all.py --readme draws it")
-        fits = False
     return fits
 
 
@@ -306,32 +301,10 @@ def _environment(build: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
 
 
-def plot_path() -> Path:
-    """Of the grid that is quoted."""
-    return RESULTS / f"{results().newest(GRID)}.svg"
-
-
-def plots() -> list[Path]:
-    return list(RESULTS.glob(f"*-{GRID}.svg"))
-
-
-def plot_fits() -> bool:
-    path = plot_path()
-    if plots() != [path]:
-        return False
-    cells, drawn = results()(path.stem)["cells"], path.read_text()
-    return all(attention.plot_title(cells, direction) in drawn for direction in attention.DIRECTIONS)
-
-
 def write() -> None:
     for document in readme.DOCUMENTS:
         path = ROOT / document
         path.write_text(readme.written(path.read_text(), results()))
-    if not plot_fits():
-        path = plot_path()
-        attention.plot(results()(path.stem), path)
-        for other in set(plots()) - {path}:
-            other.unlink()
 
 
 def _path(text: str) -> Path:

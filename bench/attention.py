@@ -1,7 +1,7 @@
-"""Times the library beside its peers' attention: from the grid below to JSON, a table and a plot.
+"""Times the library beside its peers' attention: from the grid below to JSON and a table.
 
-python bench/attention.py --json bench/results/attention.json --plot bench/results/attention.svg
-python bench/attention.py --from bench/results/attention.json --plot bench/results/attention.svg   # needs no GPU
+python bench/attention.py --json bench/results/attention.json
+python bench/attention.py --from bench/results/attention.json   # needs no GPU
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ DIRECTIONS = tuple(OPERATORS)
 TOKENS, WIDTH = 16384, 2048  # batch x seqlen, heads x head_dim
 HEAD_DIMS, SEQLENS = (64, 128, 256), (512, 2048, 8192)
 ROUNDS, QUICK_ROUNDS, WARM_UP = 31, 7, 3
-COLORS = dict(zip((LIBRARY, *PEERS), ("#2a7f62", "#c9c9c9", "#8aa4c8", "#d9a441"), strict=True))
 
 
 def truth(q: Any, k: Any, v: Any, dout: Any, causal: bool = False, hidden: Any = None) -> dict[str, Any]:
@@ -303,44 +302,11 @@ def fa4_version(about: dict[str, str]) -> str:
     return f", FlashAttention-4 {about['fa4']}" if about.get("fa4", "none") != "none" else ""
 
 
-def plot_title(cells: list[dict[str, Any]], direction: str) -> str:
-    """Of a panel: it tells two plots apart."""
-    return f"{direction}: {geometric_means(cells)[direction]['best']:.2f} × best peer (geometric mean)"
-
-
-def plot(record: dict[str, Any], path: Path) -> None:
-    """Bars of TFLOP/s, one panel for each direction; the format follows from the file's suffix."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams.update(stored.PLOT)
-    figure, panels = plt.subplots(2, 1, figsize=(13, 8), layout="constrained")
-    for panel, direction in zip(panels, DIRECTIONS, strict=True):
-        cells = [cell for cell in record["cells"] if cell["direction"] == direction]
-        present = [who for who in (LIBRARY, *PEERS) if any(who in cell["tflops"] for cell in cells)]
-        width = 0.84 / len(present)
-        for i, who in enumerate(present):
-            places = [x + width * (i - (len(present) - 1) / 2) for x in range(len(cells))]
-            rates = [cell["tflops"].get(who, 0) for cell in cells]
-            panel.bar(places, rates, width - 0.01, label=who, color=COLORS[who], clip_on=False)
-        labels = [f"D{c['head_dim']}\n{'causal' if c['causal'] else 'full'}\n{c['seqlen']}" for c in cells]
-        panel.set_xticks(range(len(cells)), labels, fontsize=8)
-        panel.set_ylabel("TFLOP/s")
-        panel.set_title(plot_title(cells, direction))
-        panel.legend(loc="upper left", ncols=3)
-        panel.margins(x=0.01)
-    figure.suptitle(f"bf16 attention, {TOKENS} tokens, heads × head_dim = {WIDTH}, {record['machine']['gpu']}")
-    stored.save_plot(figure, path, dpi=120)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--json", type=Path, help="measure, and write the record here")
     source.add_argument("--from", type=Path, dest="given", help="take this record instead of measuring")
-    parser.add_argument("--plot", type=Path, help="draw the record here (.svg or .png)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, seqlen 2048 alone")
     options = parser.parse_args()
     if options.given:
@@ -362,8 +328,6 @@ def main() -> None:
                     json.dumps(record, indent=1) + "\n"
                 )  # each time: a run cut short leaves its cells
     print(table(record))
-    if options.plot:
-        plot(record, options.plot)
 
 
 if __name__ == "__main__":

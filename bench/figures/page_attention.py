@@ -78,8 +78,6 @@ def grid(results: Results) -> str:
             table,
             "",
             f"Behind the best peer: {_behind(record)}.",
-            "",
-            f"![the same as a plot](../bench/results/{name}.svg)",
         ]
     )
 

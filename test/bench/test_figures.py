@@ -174,27 +174,6 @@ def test_all_that_is_compared_is_in_the_summary(every: ModuleType) -> None:
     assert len(rows) >= len(newest)
 
 
-def test_the_plot_is_of_the_grid_that_is_quoted(
-    every: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has the result's name, and the plot of another result is gone."""
-
-    def drawn(record: dict[str, Any], path: Path) -> None:
-        path.write_text("".join(every.attention.plot_title(record["cells"], one) for one in every.attention.DIRECTIONS))
-
-    monkeypatch.setattr(every, "RESULTS", tmp_path)
-    monkeypatch.setattr(every, "is_older", lambda name, record: False)
-    monkeypatch.setattr(every.readme, "DOCUMENTS", ())
-    monkeypatch.setattr(every.attention, "plot", drawn)
-    for name, day, ratio in (("h200-bf16", "2026-11-24", 1.1), ("h100-bf16", "2026-11-27", 1.2)):
-        (tmp_path / f"{name}.json").write_text(json.dumps(grid_record(day, {"FA2": [ratio, ratio]})))
-        every.write()
-        assert every.plots() == [tmp_path / f"{name}.svg"]
-        assert every.plot_fits()
-    (tmp_path / "h100-bf16.json").write_text(json.dumps(grid_record("2026-11-28", {"FA2": [1.3, 1.3]})))
-    assert not every.plot_fits()
-
-
 def test_figures_have_a_name_and_two_ends() -> None:
     """Else the document would keep numbers of another time, and nobody would see it."""
     results = Results(BENCH / "results", lambda name, record: False)
