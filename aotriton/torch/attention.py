@@ -212,16 +212,20 @@ def _fake_forward(
     return _out_of(_rows(q), v), q.new_empty(of_rows, dtype=torch.float32)
 
 
-def _fake_backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.empty_like(_rows(tensor)) for tensor in (q, k, v))
+def _fake_backward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, skip_gradients: int = 0, **__: Any
+) -> tuple[torch.Tensor, ...]:
+    return tuple(
+        one.new_empty(0) if skip_gradients >> i & 1 else torch.empty_like(_rows(one)) for i, one in enumerate((q, k, v))
+    )
 
 
 def _fake_featured_backward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, dbias: bool = False, dsinks: bool = False, **__: Any
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, dbias: bool = False, dsinks: bool = False, **more: Any
 ) -> tuple[torch.Tensor, ...]:
     of_bias = (*q.shape[:3], k.shape[2]) if dbias else (0,)
     of_sinks = q.new_empty(q.shape[1] if dsinks else 0, dtype=torch.float32)
-    return *_fake_backward(q, k, v), q.new_empty(of_bias), of_sinks
+    return *_fake_backward(q, k, v, **more), q.new_empty(of_bias), of_sinks
 
 
 register_fake("attn_fwd", _fake_forward)

@@ -68,11 +68,14 @@ def _recorded(forward: Any, call: Any, backward: Any) -> Any:
             found: dict[str, torch.Tensor] = {}
             if dout is not None:
                 q, k, v, *features, out, logsumexp = ctx.saved_tensors
-                wanted = zip(tensors, ctx.needs_input_grad, strict=False)
-                asked = {f"d{name}": asks for name, asks in wanted if name in ("bias", "sinks")}
-                results = backward(q, k, v, out, dout, logsumexp, *features, **ctx.parameters, **asked)
+                wanted = dict(zip(tensors, ctx.needs_input_grad, strict=False))
+                asked = {f"d{name}": asks for name, asks in wanted.items() if name in ("bias", "sinks")}
+                skipped = sum(bit for bit, name in ((1, "q"), (2, "k"), (4, "v")) if not wanted[name])  # as in c.h
+                results = backward(
+                    q, k, v, out, dout, logsumexp, *features, **ctx.parameters, skip_gradients=skipped, **asked
+                )
                 found = dict(zip(("q", "k", "v", *(name[1:] for name in asked)), results, strict=True))
-                found = {name: result for name, result in found.items() if asked.get(f"d{name}", True)}
+                found = {name: result for name, result in found.items() if wanted[name]}
             return *(found.get(name) for name in tensors), *(None,) * len(names)
 
     return Attention

@@ -585,6 +585,49 @@ def test_packed_sequences_are_what_they_are_on_a_cpu(how: dict[str, Any]) -> Non
     same_on_both(leaves | {"sinks": torch.tensor([1.0, -1.0, 3.0, 0.0])}, how | lengths)
 
 
+PACKED = {"cu_seqlens_q": STARTS, "cu_seqlens_k": STARTS, "max_seqlen_q": 191, "max_seqlen_k": 191}
+
+
+@pytest.mark.parametrize("skipped", range(1, 8))
+@pytest.mark.parametrize(
+    ("head_dim", "how"),
+    [
+        (64, {}),
+        (128, {"causal": True}),
+        (128, {"deterministic": True}),
+        (256, {}),
+        (64, {"sinks": torch.tensor([1.0, -1.0, 3.0, 0.0]), "dsinks": True}),
+        (64, {"bias": tensor(1, 4, 400, 400, seed=5, device="cpu"), "dbias": True}),
+        (64, {"causal": True, **PACKED}),
+    ],
+    ids=["plain", "causal", "deterministic", "wide", "sinks", "bias", "packed"],
+)
+def test_gradients_that_are_skipped_leave_the_others_as_they_are(
+    skipped: int, head_dim: int, how: dict[str, Any]
+) -> None:
+    """Whichever backend then runs; and nothing that was given changes."""
+    how = on("cuda", how)
+    packed = "cu_seqlens_q" in how
+    q, k, v, dout = (
+        x if packed else x[None].transpose(1, 2)
+        for x in (tensor(400, heads, head_dim, seed=heads + i) for i, heads in enumerate((4, 2, 2, 4)))
+    )
+    of_forward = {name: one for name, one in how.items() if name not in ("deterministic", "dbias", "dsinks")}
+    out, logsumexp = OPS.attn_fwd(q, k, v, **of_forward)
+    given = q, k, v, out, dout, logsumexp
+    copies = [x.clone() for x in given]
+    whole = OPS.attn_bwd(*given, **how)
+    results = OPS.attn_bwd(*given, skip_gradients=skipped, **how)
+    for i, (one, other) in enumerate(zip(results, whole, strict=True)):
+        if (i < 3 and skipped >> i & 1) or not other.numel():
+            assert one.shape == (0,)
+        elif one.dtype == torch.float32:
+            torch.testing.assert_close(one, other, rtol=0.02, atol=0.02)
+        else:
+            close(one, other, 16)
+    assert all(torch.equal(x, copy) for x, copy in zip(given, copies, strict=True))
+
+
 def test_dropout_in_a_cuda_graph() -> None:
     """A replay draws another seed, as torch's generator is one of the graph's; about as many weights are dropped as
     asked for.

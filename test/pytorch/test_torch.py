@@ -247,6 +247,28 @@ def test_some_inputs_ask_for_a_gradient(asking: str, hints: str) -> None:
         assert torch.equal(one.grad, gradient) if name in asking else one.grad is None
 
 
+@pytest.mark.parametrize("skipped", range(8))
+@pytest.mark.parametrize("features", [{}, {"sinks": torch.tensor([0.5, -1.0])}], ids=["plain", "features"])
+def test_gradients_that_are_skipped_have_no_elements(skipped: int, features: dict[str, Any]) -> None:
+    """The others are as ever; vmap, too, knows that there are none."""
+    q, k, v, dout = (tensor(1, 2, 9, 16, seed=i) for i in range(4))
+    out, logsumexp = OPS.attn_fwd(q, k, v, causal=True, **features)
+    given = q, k, v, out, dout, logsumexp
+    expected = OPS.attn_bwd(*given, causal=True, **features)[:3]
+    results = OPS.attn_bwd(*given, causal=True, skip_gradients=skipped, **features)[:3]
+    for i, (one, whole) in enumerate(zip(results, expected, strict=True)):
+        assert one.shape == (0,) if skipped >> i & 1 else torch.equal(one, whole)
+    mapped = torch.vmap(lambda dout: OPS.attn_bwd(q, k, v, out, dout, logsumexp, skip_gradients=skipped))
+    for i, one in enumerate(mapped(torch.stack([dout, dout]))):
+        assert one.shape == ((2, 0) if skipped >> i & 1 else (2, *q.shape))
+
+
+@pytest.mark.parametrize("skipped", [-1, 8])
+def test_only_three_gradients_can_be_skipped(skipped: int) -> None:
+    with pytest.raises(RuntimeError, match=f"attn_bwd: skip_gradients is {skipped}, which must be from 0 to 7"):
+        OPS.attn_bwd(Q, Q, Q, Q, Q, Q[..., 0].float(), skip_gradients=skipped)
+
+
 @pytest.fixture
 def ran() -> Iterator[set[str]]:
     """Names of this package's Python functions that run."""

@@ -371,6 +371,11 @@ SAMPLES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
         (Q, K, V, Q, Q, Q[..., 0].float().abs() + 9, tensor(2, 4, ROWS, KEYS), None, SINKS),
         {"dbias": True, "dsinks": True},
     ),
+    "backward without dq and dv": (
+        OPS.attn_bwd.features,
+        (Q, K, V, Q, Q, Q[..., 0].float().abs() + 9, tensor(2, 4, ROWS, KEYS), None, SINKS),
+        {"dsinks": True, "skip_gradients": 5},
+    ),
 }
 
 

@@ -475,7 +475,7 @@ NAMES: dict[str, Wrong] = {
     ),
     "too many steps": (
         numbered(guards=tuple(Guard(e.size("rows") * (n + 300) + n <= n + 700, f"it is {n}") for n in range(60))),
-        r"scale: \d+ steps to choose, and there is room for 320",
+        rf"scale: \d+ steps to choose, and there is room for {program.MAX_STEPS}",
     ),
     "too many choices": (
         numbered(choices=(*KERNEL.choices, *(Choice(f"c{n}", (0, 1), e.scalar("times")) for n in range(30)))),

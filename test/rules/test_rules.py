@@ -503,10 +503,10 @@ IN_PARTS = {
 
 
 def scalars_of(kernel: KernelDescription, sizes: dict[str, int], **given: int) -> dict[str, int]:
-    """The scalars of a dense call of these sizes, as far as numbers follow from them, but those that are given."""
+    """The whole numbers among the scalars of a dense call of these sizes, but those that are given."""
     scalars = (one for one in operator_of(kernel).scalars if one.internal)
     dense = {one.name: evaluate(one.measured, Environment(sizes)) for one in scalars}
-    return {"causal": 0, **dense, **given}
+    return {"causal": 0, "skip_gradients": 0, **dense, **given}
 
 
 LATENT_KERNELS = ATTN_FWD_LATENT, ATTN_FWD_HOPPER_LATENT

@@ -426,7 +426,7 @@ def test_a_kernel_launches_what_its_work_counts(kernel: KernelDescription) -> No
     tunables = {name: values[-1] for name, values in kernel.tunable_values(arch_spec(kernel.archs[0]).vendor).items()}
     numbers = {one.name: int(one.values[0]) for one in kernel.choices if not isinstance(one.values[0], str)}
     dense = {"longest_q": sizes["seqlen_q"], "longest_k": sizes["seqlen_k"], "packed_sequences": 1}
-    scalars = {"causal": 0, "swapped": 0, "level": 0, "lo": 0, "hi": 0, "features": 0, **dense}
+    scalars = {"causal": 0, "swapped": 0, "level": 0, "lo": 0, "hi": 0, "features": 0, "skip_gradients": 0, **dense}
     environment = Environment(sizes, scalars, numbers | tunables, multiprocessors=30)
     if splits_keys(kernel):
         environment = replace(environment, sizes=sizes | derived_sizes(DECODE, environment))
@@ -454,7 +454,7 @@ def causal(kernel: KernelDescription, given: str, batch: int, q: int, k: int, **
     sizes |= {"head_dim": 64, "head_dim_v": 64, "page_size": 64}
     tunables = {name: values[-1] for name, values in kernel.tunable_values(arch_spec(kernel.archs[0]).vendor).items()}
     numbers = {one.name: int(one.values[0]) for one in kernel.choices if not isinstance(one.values[0], str)}
-    on_host = {"level": 4, "lo": -FAR, "hi": k - q, "features": 0, "causal": 0}
+    on_host = {"level": 4, "lo": -FAR, "hi": k - q, "features": 0, "causal": 0, "skip_gradients": 0}
     lengths = {"longest_q": q, "longest_k": k, "packed_sequences": 1}
     return Environment(sizes, on_host | lengths | scalars, numbers | tunables, frozenset(given.split()), 132)
 

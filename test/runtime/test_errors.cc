@@ -298,8 +298,8 @@ TEST("a window that the call does not say to have is no mistake that passes") {
 
 TEST("what only the backward could have is refused by its name, as are results of another head dim") {
   const Bwd cases[] = {
-      {[](auto& p) { p.skip_gradients = AOTRITON_SKIP_DK; }, Error::not_supported,
-       "no kernel has skip_gradients yet; served without it"},
+      {[](auto& p) { p.skip_gradients = 8; }, Error::invalid_argument,
+       "skip_gradients is 8, which must be from 0 to 7"},
       {[](auto& p) { p.dv.sizes[3] = 32; }, Error::invalid_shape, "dv has head_dim_v 32, v has 64"},
       {[](auto& p) { p.dout.sizes[3] = 32; }, Error::invalid_shape, "dout has head_dim_v 32, v has 64"},
       {[](auto& p) { p.dk.sizes[3] = 32; }, Error::invalid_shape, "dk has head_dim 32, q has 64"},

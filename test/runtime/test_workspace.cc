@@ -168,3 +168,81 @@ TEST("a query without data is enough wherever the data will be, whichever of it 
       }
     }
 }
+
+namespace {
+
+std::set<std::string> entries(const Recording& recording) {
+  std::set<std::string> found;
+  for (const RecordedLaunch& launch : recording.launches) found.insert(launch.entry);
+  return found;
+}
+
+}  // namespace
+
+TEST("kernels of gradients that are skipped are not launched") {
+  for (const char* vendor : {"cuda", "hip"}) {
+    Recording& recording = start(vendor);
+    const std::set<std::string> dq = {"attn_bwd_dq"}, dk_dv = {"attn_bwd_dk_dv"};
+    for (int skipped = 0; skipped < 8; ++skipped) {
+      attn_bwd_params p = bwd_call({.seqlen_q = 64, .seqlen_k = 64});
+      p.deterministic = 1;  // by kernels of single gradients
+      p.skip_gradients = static_cast<uint8_t>(skipped);
+      recording.launches.clear();
+      CHECK_EQ(attn_bwd(p, {}), Error::success);
+      std::set<std::string> wanted = {"attn_bwd_preprocess"};
+      if (!(skipped & AOTRITON_SKIP_DQ)) wanted.insert("attn_bwd_dq");
+      if ((skipped & 6) != 6) wanted.insert("attn_bwd_dk_dv");  // one kernel computes both
+      CHECK(entries(recording) == wanted);
+    }
+  }
+}
+
+TEST("skipped gradients without memory begin the workspace, whose size has them") {
+  Recording& recording = start("cuda");
+  for (const int64_t seqlen : {100, 1000}) {
+    const attn_bwd_params whole = bwd_call({.seqlen_q = seqlen, .seqlen_k = seqlen, .head_dim = 128});
+    attn_bwd_params p = whole;
+    p.skip_gradients = AOTRITON_SKIP_DQ | AOTRITON_SKIP_DV;
+    const size_t with_memory = asked(p);
+    p.dq = p.dv = {};
+    const auto bytes = [&](const aotriton_tensor4& t) {
+      return (static_cast<size_t>(2 * t.sizes[0] * t.sizes[1] * t.sizes[2] * t.sizes[3]) + 255) / 256 * 256;
+    };
+    const size_t skipped = bytes(p.q) + bytes(p.v);
+    p.workspace_size = asked(p);
+    CHECK(p.workspace_size >= with_memory + skipped);
+    for (const bool again : {false, true}) {  // the second one is known
+      recording.launches.clear();
+      CHECK_EQ(attn_bwd(p, {}), Error::success);
+      CHECK(!recording.launches.empty());
+      // Nothing is written but dk and the workspace.
+      for (const RecordedLaunch& launch : recording.launches)
+        for (size_t i = 0; i < launch.arguments.size(); ++i)
+          if (launch.arguments[i].size() == sizeof(void*))
+            CHECK(launch.argument<void*>(i) != whole.dq.data && launch.argument<void*>(i) != whole.dv.data);
+      if (again) p.workspace = static_cast<char*>(p.workspace) + (1 << 20);
+    }
+    p.workspace_size = skipped - 1;
+    CHECK_EQ(attn_bwd(p, {}), Error::workspace_too_small);
+    CHECK(std::string(last_error_message()).find("are needed for skipped gradients without memory") !=
+          std::string::npos);
+    p.workspace = nullptr;
+    CHECK_EQ(attn_bwd(p, {}), Error::null_pointer);
+    CHECK(supported(p, {}));
+    p.workspace = whole.workspace;
+    aotriton_prepared* prepared = nullptr;
+    CHECK_EQ(static_cast<Error>(aotriton_attn_bwd_prepare(&p, nullptr, &prepared)), Error::null_pointer);
+    CHECK(!prepared);
+  }
+}
+
+TEST("skipped gradients of more bytes than 63 bits count are refused") {
+  start("cuda");
+  attn_bwd_params p = bwd_call();
+  p.skip_gradients = AOTRITON_SKIP_DK;
+  p.dk = {};
+  for (int64_t& size : p.k.sizes) size = int64_t{1} << 40;
+  size_t bytes = 7;
+  CHECK_EQ(attn_bwd_workspace_size(p, {}, &bytes), Error::not_supported);
+  CHECK_EQ(last_error_message(), std::string("attn_bwd: dk is skipped, and of more bytes than 63 bits count"));
+}

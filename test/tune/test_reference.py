@@ -26,7 +26,7 @@ from aotriton.tune.problem.problems import Wish, problems, scalars_of
 # Scalars of which checks alone make something.
 CHECKED = {"deterministic", "causal_variant", "window_left", "window_right", "max_seqlen_q", "max_seqlen_k"}
 # Scalars of features and hints, which a measured call leaves at their default of 0.
-OFF = {"softcap", "dropout", "batch_invariant"}
+OFF = {"softcap", "dropout", "batch_invariant", "skip_gradients"}
 MEASURED = [kernel for kernel in family("flash").kernels if kernel.timed and kernel is not ATTN_BWD_DSINKS]
 
 

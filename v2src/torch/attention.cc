@@ -12,6 +12,8 @@ namespace aotriton_torch {
 
 namespace {
 
+constexpr int64_t kSkipAll = AOTRITON_SKIP_DQ | AOTRITON_SKIP_DK | AOTRITON_SKIP_DV;
+
 // One that says in c.h that none is given is refused as any other negative one.
 template <class Params>
 void set_scale(Scale given, Params& params) {
@@ -38,6 +40,16 @@ const void* number_at(const char* op, const char* name, const Tensor& q, const M
     fail(std::string(op) + ": " + name + " must be one number of int64, in a tensor");
   require_one_device(op, {{"q", q}, {name, *tensor}});
   return tensor->data_ptr();
+}
+
+// [total, heads, head_dim] of packed sequences as the view has it: one batch, heads first. Others as view_of.
+aotriton_tensor4 rows_view_of(const Tensor& tensor) {
+  if (tensor.dim() != 3) return view_of<aotriton_tensor4>(tensor);
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  return {tensor.data_ptr(),
+          dtype_of(tensor),
+          {1, sizes[1], sizes[0], sizes[2]},
+          {sizes[0] * strides[0], strides[1], strides[0], strides[2]}};
 }
 
 // Tensors whose last dimension is not contiguous are replaced by copies; not scales, which may be one number by strides
@@ -152,6 +164,8 @@ Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_s
 Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& dout,
                      const Tensor& logsumexp, Scale sm_scale, const Mask& mask, bool deterministic,
                      const Features& features, const Asked& asked) {
+  if (asked.skip_gradients < 0 || asked.skip_gradients > kSkipAll)
+    fail("attn_bwd: skip_gradients is " + std::to_string(asked.skip_gradients) + ", which must be from 0 to 7");
   const int64_t rank = rank_of(q, features);
   for (const Named& one : {Named{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"dout", dout}})
     require_rank("attn_bwd", one.name, one.tensor, rank);
@@ -159,15 +173,18 @@ Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   require_one_device("attn_bwd",
                      {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"dout", dout}, {"logsumexp", logsumexp}});
   const Tensor rows_q = with_contiguous_rows(q), rows_k = with_contiguous_rows(k), rows_v = with_contiguous_rows(v);
+  const auto wanted = [&](int64_t skip, const Tensor& like) {
+    return asked.skip_gradients & skip ? empty({0}, scalar_type(like), like) : empty_as(like);
+  };
   Backward call = {rows_q,
                    rows_k,
                    rows_v,
                    with_contiguous_rows(out),
                    with_contiguous_rows(dout),
                    logsumexp.is_contiguous() ? logsumexp : torch::stable::contiguous(logsumexp),
-                   empty_as(rows_q),
-                   empty_as(rows_k),
-                   empty_as(rows_v),
+                   wanted(AOTRITON_SKIP_DQ, rows_q),
+                   wanted(AOTRITON_SKIP_DK, rows_k),
+                   wanted(AOTRITON_SKIP_DV, rows_v),
                    {},
                    {},
                    features,
@@ -179,9 +196,10 @@ Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   call.params.out = rows_view_of(call.out);
   call.params.dout = rows_view_of(call.dout);
   call.params.logsumexp = view_of<aotriton_tensor3>(call.logsumexp);
-  call.params.dq = rows_view_of(call.dq);
-  call.params.dk = rows_view_of(call.dk);
-  call.params.dv = rows_view_of(call.dv);
+  if (!(asked.skip_gradients & AOTRITON_SKIP_DQ)) call.params.dq = rows_view_of(call.dq);
+  if (!(asked.skip_gradients & AOTRITON_SKIP_DK)) call.params.dk = rows_view_of(call.dk);
+  if (!(asked.skip_gradients & AOTRITON_SKIP_DV)) call.params.dv = rows_view_of(call.dv);
+  call.params.skip_gradients = static_cast<uint8_t>(asked.skip_gradients);
   set_scale(sm_scale, call.params);
   set_mask(mask, call.params);
   set_features("attn_bwd", q, call.features, call.params.features);
@@ -221,11 +239,12 @@ std::tuple<Tensor, Tensor> attn_fwd(const Tensor& q, const Tensor& k, const Tens
 std::tuple<Tensor, Tensor, Tensor> attn_bwd(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                             const Tensor& dout, const Tensor& logsumexp, Scale sm_scale, bool causal,
                                             const std::string& causal_variant, int64_t window_left,
-                                            int64_t window_right, std::optional<bool> deterministic,
-                                            const std::string& hints) {
+                                            int64_t window_right, int64_t skip_gradients,
+                                            std::optional<bool> deterministic, const std::string& hints) {
   const Mask mask = mask_of("attn_bwd", causal, causal_variant, window_left, window_right);
-  const Backward call = backward_of(q, k, v, out, dout, logsumexp, sm_scale, mask,
-                                    deterministic ? *deterministic : deterministic_algorithms());
+  const Backward call =
+      backward_of(q, k, v, out, dout, logsumexp, sm_scale, mask,
+                  deterministic ? *deterministic : deterministic_algorithms(), {}, {.skip_gradients = skip_gradients});
   raise_if(compute(call, hints));
   return {call.dq, call.dk, call.dv};
 }
@@ -254,14 +273,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> attn_bwd_features(
     const Maybe& cu_seqlens_k, const Maybe& seqused_q, const Maybe& seqused_k, const Maybe& dropout_seed,
     const Maybe& dropout_offset, int64_t max_seqlen_q, int64_t max_seqlen_k, double softcap, double dropout,
     Scale sm_scale, bool causal, const std::string& causal_variant, int64_t window_left, int64_t window_right,
-    bool dbias, bool dsinks, std::optional<bool> deterministic, const std::string& hints) {
+    int64_t skip_gradients, bool dbias, bool dsinks, std::optional<bool> deterministic, const std::string& hints) {
   const Mask mask = mask_of("attn_bwd", causal, causal_variant, window_left, window_right);
   const Features features = {bias,         alibi_slopes, sinks,        cu_seqlens_q,   cu_seqlens_k,
                              seqused_q,    seqused_k,    dropout_seed, dropout_offset, max_seqlen_q,
                              max_seqlen_k, softcap,      dropout};
-  const Backward call =
-      backward_of(q, k, v, out, dout, logsumexp, sm_scale, mask,
-                  deterministic ? *deterministic : deterministic_algorithms(), features, {dbias, dsinks});
+  const Backward call = backward_of(q, k, v, out, dout, logsumexp, sm_scale, mask,
+                                    deterministic ? *deterministic : deterministic_algorithms(), features,
+                                    {dbias, dsinks, skip_gradients});
   raise_if(compute(call, hints));
   const auto or_empty = [&](const Maybe& made, int32_t dtype) { return made ? *made : empty({0}, dtype, q); };
   return {call.dq, call.dk, call.dv, or_empty(call.dbias, scalar_type(q)),

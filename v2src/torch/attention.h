@@ -25,7 +25,8 @@ struct Features {
   Maybe block_table = {}, k_descale = {}, v_descale = {}, q_descale = {};
 };
 
-// The operators' kernels: out and logsumexp; dq, dk and dv. `deterministic`: by default, what torch is told to be.
+// The operators' kernels: out and logsumexp; dq, dk and dv, of which those that `skip_gradients` names, as in c.h, have
+// no elements. `deterministic`: by default, what torch is told to be.
 using Scale = std::optional<double>;
 std::tuple<Tensor, Tensor> attn_fwd(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, bool causal,
                                     const std::string& causal_variant, int64_t window_left, int64_t window_right,
@@ -33,8 +34,8 @@ std::tuple<Tensor, Tensor> attn_fwd(const Tensor& q, const Tensor& k, const Tens
 std::tuple<Tensor, Tensor, Tensor> attn_bwd(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                             const Tensor& dout, const Tensor& logsumexp, Scale sm_scale, bool causal,
                                             const std::string& causal_variant, int64_t window_left,
-                                            int64_t window_right, std::optional<bool> deterministic,
-                                            const std::string& hints);
+                                            int64_t window_right, int64_t skip_gradients,
+                                            std::optional<bool> deterministic, const std::string& hints);
 
 // The same with features. The backward's last results are dbias and dsinks, without elements where they are not asked
 // for.
@@ -53,7 +54,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> attn_bwd_features(
     const Maybe& cu_seqlens_k, const Maybe& seqused_q, const Maybe& seqused_k, const Maybe& dropout_seed,
     const Maybe& dropout_offset, int64_t max_seqlen_q, int64_t max_seqlen_k, double softcap, double dropout,
     Scale sm_scale, bool causal, const std::string& causal_variant, int64_t window_left, int64_t window_right,
-    bool dbias, bool dsinks, std::optional<bool> deterministic, const std::string& hints);
+    int64_t skip_gradients, bool dbias, bool dsinks, std::optional<bool> deterministic, const std::string& hints);
 
 // Fails where the variant is none of c.h's.
 Mask mask_of(const char* op, bool causal, const std::string& causal_variant, int64_t window_left, int64_t window_right);
@@ -73,8 +74,9 @@ struct Backward {
   Features features;
   aotriton_attn_bwd_params params;
 };
-struct Asked {  // beside dq, dk and dv
+struct Asked {  // beside dq, dk and dv, without those to skip
   bool dbias = false, dsinks = false;
+  int64_t skip_gradients = 0;
 };
 Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& dout,
                      const Tensor& logsumexp, Scale sm_scale, const Mask& mask, bool deterministic,

@@ -25,13 +25,13 @@ const std::string kMask =
 const std::string kSchemas[] = {
     "attn_fwd(Tensor q, Tensor k, Tensor v, *, " + kMask + "str hints=\"\") -> (Tensor out, Tensor logsumexp)",
     "attn_bwd(Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout, Tensor logsumexp, *, " + kMask +
-        "bool? deterministic=None, str hints=\"\") -> (Tensor dq, Tensor dk, Tensor dv)",
+        "int skip_gradients=0, bool? deterministic=None, str hints=\"\") -> (Tensor dq, Tensor dk, Tensor dv)",
     "attn_fwd.features(Tensor q, Tensor k, Tensor v, " + kTensors +
         "Tensor? block_table=None, Tensor? k_descale=None, Tensor? v_descale=None, Tensor? q_descale=None, " +
         kNumbers + kMask + "str hints=\"\") -> (Tensor out, Tensor logsumexp)",
     "attn_bwd.features(Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout, Tensor logsumexp, " + kTensors +
         kNumbers + kMask +
-        "bool dbias=False, bool dsinks=False, bool? deterministic=None, str hints=\"\") "
+        "int skip_gradients=0, bool dbias=False, bool dsinks=False, bool? deterministic=None, str hints=\"\") "
         "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks)",
     "kv_append(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seqused_k, Tensor(c!)? q=None, "
     "Tensor? rotary_cos=None, Tensor? rotary_sin=None, Tensor? cu_seqlens_k=None, Tensor? block_table=None, "

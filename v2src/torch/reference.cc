@@ -403,11 +403,11 @@ void reference(const aotriton_attn_bwd_params& p) {
             add(dq[i], dproduct, k[j], q.columns);
           }
         }
-        dq.write(p.dq, batch, head, of_q.begin);
+        if (p.dq.data) dq.write(p.dq, batch, head, of_q.begin);
         if (dbias.rows) dbias.write(p.dbias, batch, head, 0);
       }
-      dk.write(p.dk, batch, head_k, of_k.begin);
-      dv.write(p.dv, batch, head_k, of_k.begin);
+      if (p.dk.data) dk.write(p.dk, batch, head_k, of_k.begin);
+      if (p.dv.data) dv.write(p.dv, batch, head_k, of_k.begin);
     }
   });
   for (int64_t head = 0; p.dsinks.data && head < heads_q; ++head) {

@@ -52,16 +52,6 @@ View view_of(const Tensor& tensor) {
   return view;
 }
 
-// [total, heads, head_dim] of packed sequences as the view has it: one batch, heads first. Others as view_of.
-inline aotriton_tensor4 rows_view_of(const Tensor& tensor) {
-  if (tensor.dim() != 3) return view_of<aotriton_tensor4>(tensor);
-  const auto sizes = tensor.sizes(), strides = tensor.strides();
-  return {tensor.data_ptr(),
-          dtype_of(tensor),
-          {1, sizes[1], sizes[0], sizes[2]},
-          {sizes[0] * strides[0], strides[1], strides[0], strides[2]}};
-}
-
 // The same of an operand that a call may leave out. torch gives tensors without elements no address, and c.h takes
 // one without for not given.
 template <class View>

@@ -60,8 +60,8 @@ Results forward(const Tensor& query, const Tensor& key, const Tensor& value, con
     const Tensor state = dropout_p != 0 ? drawn(aoti_torch_dtype_int64(), query) : empty({2}, seeds, query);
     if (dropout_p != 0)
       set_dropout(dropout_p, torch::stable::select(state, 0, 0), torch::stable::select(state, 0, 1), features);
-    const Forward call = forward_of(query, key, value, scale,
-                                    mask_of_varlen(is_causal, window_size_left, window_size_right), features);
+    const Forward call =
+        forward_of(query, key, value, scale, mask_of_varlen(is_causal, window_size_left, window_size_right), features);
     why = reason(compute(call, ""));
     if (why.empty()) {
       count("forward", "aotriton", "");

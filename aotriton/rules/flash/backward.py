@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from aotriton.rules.expression import (
     Expression,
@@ -41,6 +42,19 @@ DQ_SUM, DK_SUM, DV_SUM = (
         ("dv_sum", c.K_DIMS),
     )
 )
+
+
+# Bits of gradients that the caller does without, as AOTRITON_SKIP_ of c.h: 1 for dq, 2 for dk and 4 for dv. Kernels
+# that compute nothing else have no programs then; the others write to the memory that c.h asks for.
+SKIPPED = Scalar("skip_gradients", "i32")
+_SKIPPED = scalar(SKIPPED.name)
+WITH_DQ = maximum(present("dbias"), quotient(_SKIPPED, constant(2)) * 2 - _SKIPPED + 1)
+WITH_DK_DV = _SKIPPED <= 5
+
+
+def _only(wanted: Expression, grid: tuple[Expression, Expression, Expression], work: Work) -> dict[str, Any]:
+    """The grid and the work of a kernel that has programs only where its gradients are wanted."""
+    return {"grid": (grid[0] * wanted, *grid[1:]), "work": replace(work, rows=work.rows * wanted)}
 
 
 DQ_TILES = tiles("seqlen_q", 64)  # of the sum of dq: what each has lies together (tritonsrc/flash/lib/dq_layout.py)
@@ -152,8 +166,11 @@ ATTN_BWD_DK_DV = KernelDescription(
         hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1,)},
     ),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
-    grid=c.grid_of_sequences("k", "BLOCK_N", "heads_k"),
-    work=c.work("k", "BLOCK_N", "BLOCK_M", tensors=(2, 4), banded=True),
+    **_only(
+        WITH_DK_DV,
+        c.grid_of_sequences("k", "BLOCK_N", "heads_k"),
+        c.work("k", "BLOCK_N", "BLOCK_M", tensors=(2, 4), banded=True),
+    ),
     guards=(c.GUARD_BAND,),
     restrictions=RESTRICTIONS,
     schedule=DFS,
@@ -198,8 +215,11 @@ ATTN_BWD_DQ = KernelDescription(
         hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1,)},
     ),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
-    grid=c.grid_of_sequences("q", "BLOCK_M", "heads_q"),
-    work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(3, 2), banded=True),
+    **_only(
+        WITH_DQ,
+        c.grid_of_sequences("q", "BLOCK_M", "heads_q"),
+        c.work("q", "BLOCK_M", "BLOCK_N", tensors=(3, 2), banded=True),
+    ),
     guards=(c.GUARD_BAND,),
     restrictions=RESTRICTIONS,
     schedule=DFS,
@@ -400,8 +420,7 @@ ATTN_BWD_HOPPER_FINISH = KernelDescription(
     tunables=ROWS_OF_ORDER,
     compile_options=by_vendor(more=MORE_WARPS, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
     tuning_keys=(c.MAX_SEQLEN_Q,),
-    grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
-    work=c.row_work("BLOCK_M", tensors=3),
+    **_only(WITH_DQ, c.grid("seqlen_q", "BLOCK_M", "heads_q"), c.row_work("BLOCK_M", tensors=3)),
     restrictions=RESTRICTIONS,
     needs=("tma", "wgmma"),
 )
@@ -423,7 +442,8 @@ ATTN_BWD_HOPPER_SHARES_FINISH = replace(
         Number("splits", "i32", size("splits")),
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
-    grid=(ATTN_BWD_HOPPER_FINISH.grid[0] + size("splits") * 8, constant(1), constant(1)),
+    grid=(c.grid("seqlen_q", "BLOCK_M", "heads_q")[0] + size("splits") * 8, constant(1), constant(1)),
+    work=c.row_work("BLOCK_M", tensors=3),
 )
 
 # With features. The sums of dq of packed sequences have tiles of their own (tritonsrc/flash/lib/packed_tiles.py).
@@ -517,7 +537,7 @@ ATTN_BWD_HOPPER_FEATURES_FINISH = replace(
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     choices=(c.T, HEAD_DIM_FEATURES, c.DESCRIPTOR),
-    grid=c.grid_of_packed("q", tunable("BLOCK_M"), "heads_q"),
+    **_only(WITH_DQ, c.grid_of_packed("q", tunable("BLOCK_M"), "heads_q"), c.row_work("BLOCK_M", tensors=3)),
 )
 
 # A program takes all keys of a head, so that nobody else adds to its dq. Where there is more than one tile of them, it
@@ -671,8 +691,7 @@ ATTN_BWD_HOPPER_DK_DV = KernelDescription(
     tunables=by_vendor(cuda={"BLOCK_M": (64,)}),
     compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
-    grid=c.grid("seqlen_k", 64, "heads_k"),
-    work=c.work("k", 64, "BLOCK_M", tensors=(2, 4)),
+    **_only(WITH_DK_DV, c.grid("seqlen_k", 64, "heads_k"), c.work("k", 64, "BLOCK_M", tensors=(2, 4))),
     needs=("tma", "wgmma"),
     gluon=True,
     schedule=DFS,
@@ -697,8 +716,7 @@ ATTN_BWD_HOPPER_DQ = KernelDescription(
     tunables=by_vendor(more={"cuda": {"BLOCK_N": (16, 32)}}, cuda={"BLOCK_N": (64,)}),
     compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
-    grid=c.grid("seqlen_q", 128, "heads_q"),
-    work=c.work("q", 128, "BLOCK_N", tensors=(3, 2)),
+    **_only(WITH_DQ, c.grid("seqlen_q", 128, "heads_q"), c.work("q", 128, "BLOCK_N", tensors=(3, 2))),
     needs=("tma", "wgmma"),
     gluon=True,
     schedule=DFS,
@@ -739,8 +757,11 @@ ATTN_BWD_HOPPER_DK_DV_PARTS = replace(
             *WIDTHS,
         )
     ),
-    grid=(_SPLIT_TILES * SPLIT_PARTS, constant(1), constant(1)),
-    work=c.work("k", 64, "BLOCK_M", tensors=(2, 6), parts=SPLIT_PARTS),
+    **_only(
+        WITH_DK_DV,
+        (_SPLIT_TILES * SPLIT_PARTS, constant(1), constant(1)),
+        c.work("k", 64, "BLOCK_M", tensors=(2, 6), parts=SPLIT_PARTS),
+    ),
     guards=ATTN_BWD_HOPPER_PARTS.guards,
 )
 
@@ -762,15 +783,14 @@ ATTN_BWD_HOPPER_SPLIT_FINISH = replace(
     choices=(c.T, HEAD_DIM_SPLIT, c.DESCRIPTOR),
     # 128 rows of both spill with four warps.
     tunables=by_vendor(more={"cuda": {"BLOCK_M": (8, 16)}}, cuda={"BLOCK_M": (32, 64)}),
-    grid=c.grid("seqlen_k", "BLOCK_M", "heads_k"),
-    work=c.row_work("BLOCK_M", of="k", tensors=6),
+    **_only(WITH_DK_DV, c.grid("seqlen_k", "BLOCK_M", "heads_k"), c.row_work("BLOCK_M", of="k", tensors=6)),
 )
 
 OPERATOR = Operator(
     name="attn_bwd",
     family=c.FAMILY,
     operands=(c.Q, c.K, c.V, OUT, DOUT, LOGSUMEXP, DQ, DK, DV, *c.FEATURE_OPERANDS, c.DBIAS, c.DSINKS),
-    scalars=(*c.SCALARS, Scalar("deterministic", "bool")),
+    scalars=(*c.SCALARS, Scalar("deterministic", "bool"), SKIPPED),
     backends=(
         Backend("portable", (ATTN_BWD_PREPROCESS, ATTN_BWD_DSINKS, ATTN_BWD_DK_DV, ATTN_BWD_DQ), (DELTA,)),
         Backend(

@@ -108,10 +108,13 @@ class Wish:
 
 
 def scalars_of(functional: Functional, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The scalars of a measured call with these sizes: those that the choices pin, and those that the checks set."""
+    """The whole numbers among the scalars of a measured call with these sizes: those that the choices pin, those that
+    the checks set, and what a caller leaves at its default.
+    """
     environment, operator = Environment(sizes), operator_of(functional.kernel)
-    internal = {one.name: evaluate(one.measured, environment) for one in operator.scalars if one.internal}
-    return internal | _pinned(functional) | scalars_of_level(functional, sizes)
+    whole = [one for one in operator.scalars if one.dtype != "fp32"]
+    own = {one.name: evaluate(one.measured, environment) if one.internal else int(one.default or 0) for one in whole}
+    return own | _pinned(functional) | scalars_of_level(functional, sizes)
 
 
 def _pinned(functional: Functional) -> dict[str, int]:

@@ -294,7 +294,12 @@ typedef struct aotriton_attn_fwd_params {
  * dbias: the gradient of each score, before its scale: [batch, heads_q, seqlen_q, seqlen_k], of q's type. It has an
  * element for each score, also of a bias that strides of 0 repeat: the caller sums what repeats. All of it is written,
  * with 0 where a query does not see a key. dsinks: [heads_q] float32, contiguous, summed over the batch in an order
- * that does not vary. Both are optional; AOTRITON_NULL_POINTER: without bias, and without sinks. */
+ * that does not vary. Both are optional; AOTRITON_NULL_POINTER: without bias, and without sinks.
+ *
+ * skip_gradients: what the caller does without. Kernels that compute nothing else are not launched, which the choice of
+ * a backend counts on; dk and dv have one kernel. The tensor of a skipped gradient may be left zero: then its place is
+ * in the workspace, whose size counts it (and the hint workspace_limit does not). Where it has data, that may be
+ * overwritten, and a prepared call needs it. */
 typedef struct aotriton_attn_bwd_params {
   size_t size;
   aotriton_tensor4 q, k, v, out, dout;
@@ -303,7 +308,7 @@ typedef struct aotriton_attn_bwd_params {
   float sm_scale;
   uint8_t causal;
   uint8_t deterministic;
-  uint8_t skip_gradients; /* AOTRITON_SKIP_ bits; refused: no kernel has it yet */
+  uint8_t skip_gradients; /* AOTRITON_SKIP_ bits */
   uint8_t scale_given;    /* as of attn_fwd */
   void* workspace;        /* device memory, 256-byte aligned, as large as aotriton_attn_bwd_workspace_size says */
   size_t workspace_size;

@@ -119,6 +119,9 @@ struct AttentionBackward final : Node {
       stack.push_back(std::move(tensor));
     for (size_t i = kBias; i < Overload::shared; ++i) stack.push_back(one(given[i].unpack()));
     stack.insert(stack.end(), said.begin(), said.end() - 1);
+    int64_t skipped = 0;  // as AOTRITON_SKIP_ of c.h
+    for (size_t i = 0; i < kBias; ++i) skipped |= int64_t{!wanted(i)} << i;
+    stack.emplace_back(skipped);
     if constexpr (Overload::features) {
       stack.emplace_back(wanted(kBias));
       stack.emplace_back(wanted(kSinks));
