@@ -19,7 +19,7 @@ from aotriton.rules.kernel import Argument, Number, Tensor
 TEXT = (DOCS / "compatibility.md").read_text()
 FLASH = DOCS.parent / "v2src" / "flash"
 FAIL = re.compile(r"fail\(\s*Error::(\w+),\s*((?:\"[^\"]*\"|PRId64|\s)+)")
-PLACE = re.compile(r"%(?:s|d|g|ld)")  # PRId64 is read as ld
+PLACE = re.compile(r"%(?:s|d|g|ld|zu)")  # PRId64 is read as ld
 ROW = re.compile(r"^\| [^|]+ \| `(\w+)` \| ([^|]+?)(?: \(or [^|]+\))? \|$", re.MULTILINE)
 
 

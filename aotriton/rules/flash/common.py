@@ -164,13 +164,13 @@ def _part_of_longest(of: str) -> Expression:
 
 _LONGEST_K = scalar("longest_k")
 # Of several sequences that use a part of their keys, half of the longest one's.
-_USED_K = choose(present("seqused_k") & (constant(2) <= _ALL), ceil_divide(_LONGEST_K, 2), _LONGEST_K)
+USED_K = choose(present("seqused_k") & (constant(2) <= _ALL), ceil_divide(_LONGEST_K, 2), _LONGEST_K)
 # The sequence of a row is longer than the mean one, and has as many keys more. Where no plan evens out what differs,
 # programs with most keys end last.
 EXPECTED_Q = _mean("q")
 _LONGER = _part_of_longest("q")
 EXPECTED_K = choose(present("cu_seqlens_k"), _mean("k") + _part_of_longest("k"), _LONGEST_K)
-EVENED_K = choose(present("cu_seqlens_k"), _mean("k") + _LONGER, _USED_K)
+EVENED_K = choose(present("cu_seqlens_k"), _mean("k") + _LONGER, USED_K)
 
 
 def expected_band(keys: Expression) -> tuple[Expression, Expression]:
@@ -263,9 +263,9 @@ def persistent_work(*, banded: bool = False) -> Work:
     return replace(plain, sorted_rounds=tunable("GROUP_ROUNDS"), hiding_rows=HIDING_ROWS)
 
 
-def traffic(of_q: int, of_k: int) -> tuple[Expression, Expression]:
-    """The bytes of so many tensors of the size of q, and of k."""
-    return _bytes("q") * of_q, _bytes("k") * of_k
+def traffic(of_q: int, of_k: int, used: Expression = USED_K) -> tuple[Expression, Expression]:
+    """The bytes of so many tensors of the size of q, and of k, of which each sequence has ``used`` keys."""
+    return _bytes("q") * of_q, _bytes("k", used) * of_k
 
 
 def row_work(rows: str, *, of: str = "q", tensors: int, of_k: int = 0) -> Work:
@@ -286,10 +286,11 @@ def _side(rows: str | Expression | int) -> Expression:
     return tunable(rows) if isinstance(rows, str) else constant(rows) if isinstance(rows, int) else rows
 
 
-def _bytes(of: str) -> Expression:
+def _bytes(of: str, used: Expression = USED_K) -> Expression:
+    """Of all rows, of which each sequence has ``used`` keys."""
     rows = size("batch") * size(f"seqlen_{of}")
     if of == "k":
-        rows = choose(present("cu_seqlens_k"), rows, _ALL * _USED_K)
+        rows = choose(present("cu_seqlens_k"), rows, _ALL * used)
     return size(f"heads_{of}") * rows * size("head_dim") * 2
 
 

@@ -168,6 +168,9 @@ GUARDS = (
     c.GUARD_BAND,
 )
 
+# Models are of keys in rows. What they choose for fewer bytes is a tenth faster there, and as much slower from pages
+# (bench/notes/choice.md).
+_READ_K = choose(present("block_table"), scalar("longest_k"), c.USED_K)
 # Of rows that only the longest sequence has, the programs of the others end at once: about an eighth of their time.
 _IDLE_ROWS = quotient(scalar("longest_q") - c.EXPECTED_Q, constant(8))
 
@@ -230,7 +233,7 @@ ATTN_FWD_SPLIT = KernelDescription(
         parts=SPLITS,
         form=choose(scalar("level"), BAND, WHOLE),
         band=c.expected_band(scalar("longest_k")),
-        traffic=c.traffic(2, 2),
+        traffic=c.traffic(2, 2, _READ_K),
         slow=c.PARTIAL_SECTORS,
         hiding_rows=c.HIDING_ROWS,
     ),

@@ -24,7 +24,7 @@ class Judge {
   // Objects to a call that was accepted and is not sane.
   void check() const {
     for (size_t slot = 0; slot < draft_.tensors.size(); ++slot) {
-      if (!draft_.given(slot)) continue;
+      if (!given(slot)) continue;
       for (size_t i = 0; i < rank(slot); ++i)
         if (draft_.tensors[slot].sizes[i] < 0) complain("has a negative size", slot);
       if (has_elements(slot)) check_tensor(slot);
@@ -60,12 +60,15 @@ class Judge {
 
   bool has_size_zero() const {
     for (size_t slot = 0; slot < draft_.tensors.size(); ++slot)
-      if (draft_.given(slot) && !has_elements(slot)) return true;
+      if (given(slot) && !has_elements(slot)) return true;
     return false;
   }
 
  private:
   static constexpr int kSamples = 32;
+
+  // What the call does without has no memory of its own.
+  bool given(size_t slot) const { return draft_.given(slot) && !(op_.lacks && op_.lacks(draft_, slot)); }
 
   [[noreturn]] void complain(const char* what, size_t slot) const {
     object(std::string("accepted, but ") + info_.operands[slot].name + " " + what);
@@ -79,7 +82,7 @@ class Judge {
     return true;
   }
 
-  bool has_memory(size_t slot) const { return draft_.given(slot) && has_elements(slot); }
+  bool has_memory(size_t slot) const { return given(slot) && has_elements(slot); }
 
   bool is_result(size_t slot) const { return info_.operands[slot].written && has_memory(slot); }
 

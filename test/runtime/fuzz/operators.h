@@ -27,6 +27,7 @@ struct Operator {
 
   void (*suit)(Draft&, Chance&);           // sizes and scalars that the operator takes
   const char* (*objection)(const Draft&);  // to a call that was accepted; null where there is none
+  bool (*lacks)(const Draft&, size_t);     // whether a call may come without memory of an operand; null: of none
 };
 
 template <class Params, class Run, class WorkspaceSize, class Exchange>
@@ -139,11 +140,22 @@ inline Operator attn_bwd() {
     draft.exchange(draft.real[0], p.sm_scale);
     exchange_numbers(draft, p);
     draft.exchange_whole(16, p.deterministic);
+    draft.exchange_whole(17, p.skip_gradients);
     draft.exchange(draft.workspace, p.workspace);
     draft.exchange(draft.workspace_size, p.workspace_size);
   });
-  made.suit = suit_attention;
-  made.objection = object_to_attention;
+  made.suit = [](Draft& draft, Chance& chance) {
+    suit_attention(draft, chance);
+    draft.whole[17] = chance.percent(80) ? 0 : chance.between(0, 7);
+  };
+  made.objection = [](const Draft& draft) -> const char* {
+    if (draft.whole[17] & ~7) return "its skip_gradients is none";
+    return object_to_attention(draft);
+  };
+  made.lacks = [](const Draft& draft, size_t slot) {
+    constexpr size_t kDq = 6;  // and dk and dv behind it, as their bits are
+    return slot >= kDq && slot < kDq + 3 && !draft.tensors[slot].data && (draft.whole[17] >> (slot - kDq) & 1);
+  };
   return made;
 }
 
