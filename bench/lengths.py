@@ -31,9 +31,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import stored
 from attention import gpu_state, machine, race
 from contenders import with_workspace
-from pages import paged
+from pages import log_normal, paged, starts
 
 from aotriton.rules.family import operator
+from aotriton.tune.problem.problems import log_uniform
 
 FORWARD, BACKWARD = "attn_fwd", "attn_bwd"
 CHOSEN = "chosen"
@@ -71,13 +72,9 @@ class Lengths:
 # ---- random calls ----------------------------------------------------------------------------------------------------
 
 
-def log_uniform(draw: Random, least: int, most: int) -> int:
-    return int(math.exp(draw.uniform(math.log(least), math.log(most + 1))))
-
-
 def drawn(draw: Random, count: int, longest: int, spread: str) -> list[int]:
     if spread == "log-normal":
-        return [min(longest, max(1, int(longest / 4 * draw.lognormvariate(0, 1)))) for _ in range(count)]
+        return log_normal(draw, count, longest)
     return [draw.randint(1, longest) if spread == "uniform" else longest for _ in range(count)]
 
 
@@ -150,16 +147,13 @@ def arguments(call: Lengths) -> dict[str, Any]:
     def ints(numbers: Sequence[int]) -> Any:
         return torch.tensor(numbers, dtype=torch.int32, device="cuda")
 
-    def starts(lengths: Sequence[int]) -> Any:
-        return ints([sum(lengths[:i]) for i in range(len(lengths) + 1)])
-
     count, longest = len(call.queries), max(call.queries)
     q = normal(sum(call.queries), call.heads, call.head_dim)
     given: dict[str, Any] = {"causal": True, "causal_variant": "bottom_right"}
     if call.kind == "chunks":
         given |= {"q": q.unflatten(0, (count, longest)).transpose(1, 2)}
     else:
-        given |= {"q": q[None].transpose(1, 2), "cu_seqlens_q": starts(call.queries), "max_seqlen_q": longest}
+        given |= {"q": q[None].transpose(1, 2), "cu_seqlens_q": starts(call.queries, "cuda"), "max_seqlen_q": longest}
     if call.in_pages:
         order = torch.randperm(sum(-(-keys // PAGE) for keys in call.keys), generator=generator, device="cuda")
         for name in "kv":
@@ -172,7 +166,7 @@ def arguments(call: Lengths) -> dict[str, Any]:
         given["seqused_k"] = ints(call.keys)
     else:
         given |= {name: normal(sum(call.keys), call.heads_k, call.head_dim)[None].transpose(1, 2) for name in "kv"}
-        given |= {"cu_seqlens_k": starts(call.keys), "max_seqlen_k": max(call.keys)}
+        given |= {"cu_seqlens_k": starts(call.keys, "cuda"), "max_seqlen_k": max(call.keys)}
     return given
 
 
@@ -268,14 +262,15 @@ def show(record: Mapping[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True, help="where the rows go, or with --from come from")
-    parser.add_argument("--from", dest="given", action="store_true", help="the table of a result, without a GPU")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--json", type=Path, help="measure, and write the record here")
+    source.add_argument("--from", type=Path, dest="given", help="take this record instead of measuring")
     parser.add_argument("--seed", type=int, default=0, help="of the calls (default %(default)s)")
     parser.add_argument("--count", type=int, default=COUNT, help="how many calls (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="timings of each (default %(default)s)")
     options = parser.parse_args()
     if options.given:
-        show(stored.load(options.json))
+        show(stored.load(options.given))
         return
     import torch
 

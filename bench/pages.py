@@ -54,10 +54,15 @@ def steps(batch: int, keys: int, heads: int, heads_k: int, head_dim: int) -> Bat
     return Batch(f"{batch} × 1 query on {keys:,} keys", (1,) * batch, (keys,) * batch, heads, heads_k, head_dim)
 
 
+def log_normal(draw: Random, count: int, longest: int) -> list[int]:
+    """Lengths, at most ``longest``, of which the median is a quarter of it."""
+    return [min(longest, max(1, int(longest / 4 * draw.lognormvariate(0, 1)))) for _ in range(count)]
+
+
 def mixed(chunks: int, chunk: int, decoding: int, longest: int, heads: int, heads_k: int, head_dim: int) -> Batch:
     """Chunks of prompts, each somewhere in its prompt, and decoding steps, on log-normal numbers of keys."""
     draw = Random(chunks * chunk + decoding)
-    lengths = [min(longest, max(1, int(longest / 4 * draw.lognormvariate(0, 1)))) for _ in range(chunks + decoding)]
+    lengths = log_normal(draw, chunks + decoding, longest)
     queries = (chunk,) * chunks + (1,) * decoding
     keys = tuple(max(q, k) for q, k in zip(queries, lengths, strict=True))
     name = f"{chunks} × {chunk} queries and {decoding} × 1 query on up to {longest:,} keys"
@@ -114,6 +119,13 @@ def paged(one: Sequence[Any], page_size: int, order: Any) -> tuple[Any, Any]:
     return pool, table
 
 
+def starts(lengths: Sequence[int], device: Any) -> Any:
+    """Of packed sequences of these lengths, and behind the last one, in int32."""
+    import torch
+
+    return torch.tensor([sum(lengths[:i]) for i in range(len(lengths) + 1)], dtype=torch.int32, device=device)
+
+
 def library(batch: Batch, q: Any, given: dict[str, Any]) -> Callable[[], Any]:
     """A call of the library on packed queries, causal at the last key."""
     import torch
@@ -121,13 +133,12 @@ def library(batch: Batch, q: Any, given: dict[str, Any]) -> Callable[[], Any]:
     import aotriton
 
     out = torch.empty_like(q)
-    starts = [sum(batch.queries[:i]) for i in range(len(batch.queries) + 1)]
     if len(set(batch.queries)) == 1:
         shape = (len(batch.queries), batch.queries[0])
         given |= {name: one.unflatten(0, shape).transpose(1, 2) for name, one in (("q", q), ("out", out))}
     else:
         given |= {name: one[None].transpose(1, 2) for name, one in (("q", q), ("out", out))}
-        given |= {"cu_seqlens_q": torch.tensor(starts, dtype=torch.int32, device=q.device)}
+        given |= {"cu_seqlens_q": starts(batch.queries, q.device)}
         given |= {"max_seqlen_q": max(batch.queries)}
     if max(batch.queries) > 1:
         given |= {"causal": True, "causal_variant": "bottom_right"}
@@ -146,10 +157,7 @@ def fa3(batch: Batch, q: Any, k: Sequence[Any], v: Sequence[Any]) -> Callable[[]
 
     importlib.import_module("fa3_fwd._C")  # it registers the operator
     all_k, all_v = torch.cat(list(k)), torch.cat(list(v))
-    cu = [
-        torch.tensor([sum(of[:i]) for i in range(len(of) + 1)], dtype=torch.int32, device=q.device)
-        for of in (batch.queries, batch.keys)
-    ]
+    cu = [starts(of, q.device) for of in (batch.queries, batch.keys)]
     lengths = [*cu, None, None, None, max(batch.queries), max(batch.keys)]
     others = [*[None] * 9, batch.head_dim**-0.5, True, -1, -1, 0, 0.0, True, None, 0, None, 0]
     return lambda: torch.ops.fa3_fwd.fwd(q, all_k, all_v, *[None] * 4, *lengths, *others)[0]

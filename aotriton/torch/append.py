@@ -11,7 +11,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd.graph import increment_version
 
 from aotriton.torch import library  # noqa: F401 (defines the operator)
-from aotriton.torch.attention import each_of_heads
+from aotriton.torch.attention import each_of_heads, require_rows
 from aotriton.torch.hints import within
 from aotriton.torch.transforms import autograd_of, register_autograd, register_fake
 
@@ -78,8 +78,9 @@ def kv_append(
     right, and slow.
     """
     if cu_seqlens_k is not None:
-        k, v = _one_batch("k", k), _one_batch("v", v)
-        q = q if q is None else _one_batch("q", q)
+        require_rows("kv_append", k=k, v=v, **({} if q is None else {"q": q}))
+        k, v = _one_batch(k), _one_batch(v)
+        q = q if q is None else _one_batch(q)
     APPEND(
         k,
         v,
@@ -98,10 +99,8 @@ def kv_append(
     )
 
 
-def _one_batch(name: str, tensor: torch.Tensor) -> torch.Tensor:
+def _one_batch(tensor: torch.Tensor) -> torch.Tensor:
     """[total, heads, head_dim] as the operator has it: [1, heads, total, head_dim]."""
-    if tensor.dim() != 3:
-        raise RuntimeError(f"kv_append: {name} has {tensor.dim()} dimensions, which must be 3 with cu_seqlens")
     return tensor.transpose(0, 1).unsqueeze(0)
 
 

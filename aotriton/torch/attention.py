@@ -120,13 +120,13 @@ def attention(
         return (out, logsumexp) if return_logsumexp else out
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None
     if packed:
-        _require_rows(("q", q))
+        require_rows("attention", q=q)
     if block_table is not None:
         for name, tensor in (("k", k), ("v", v)):
             if tensor.dim() != 4:
                 raise RuntimeError(f"attention: {name} has {tensor.dim()} dimensions, which must be 4 with block_table")
     elif packed:
-        _require_rows(("k", k), ("v", v))
+        require_rows("attention", k=k, v=v)
     if bias is not None:
         if packed or block_table is not None:
             other = "block_table" if block_table is not None else "cu_seqlens"
@@ -176,11 +176,11 @@ def attention(
     return (out, logsumexp) if return_logsumexp else out
 
 
-def _require_rows(*named: tuple[str, torch.Tensor]) -> None:
-    """Packed sequences are [total, heads, head_dim]."""
-    for name, tensor in named:
+def require_rows(op: str, **named: torch.Tensor) -> None:
+    """RuntimeError where packed sequences are not [total, heads, head_dim]."""
+    for name, tensor in named.items():
         if tensor.dim() != 3:
-            raise RuntimeError(f"attention: {name} has {tensor.dim()} dimensions, which must be 3 with cu_seqlens")
+            raise RuntimeError(f"{op}: {name} has {tensor.dim()} dimensions, which must be 3 with cu_seqlens")
 
 
 def each_of_heads(scale: torch.Tensor | None, sequences: int, k: torch.Tensor) -> torch.Tensor | None:

@@ -522,6 +522,7 @@ def test_another_device_than_the_current_one() -> None:
 
 
 STARTS = torch.tensor([0, 130, 130, 321, 400], dtype=torch.int32)
+PACKED = {"cu_seqlens_q": STARTS, "cu_seqlens_k": STARTS, "max_seqlen_q": 191, "max_seqlen_k": 191}
 FEATURES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what has a gradient, and what has none
     "bias": ({"bias": tensor(2, 4, 200, 200, seed=5, device="cpu")}, {"causal": True}),
     "a bias of all": ({"bias": tensor(200, 200, seed=5, device="cpu")}, {}),
@@ -581,11 +582,7 @@ def test_packed_sequences_are_what_they_are_on_a_cpu(how: dict[str, Any]) -> Non
     """Sequences of different lengths, one of them empty, in views of packed q, k and v."""
     qkv = tensor(400, 3, 4, 64)
     leaves = dict(zip("qkv", qkv.unbind(1), strict=True))
-    lengths = {"cu_seqlens_q": STARTS, "cu_seqlens_k": STARTS, "max_seqlen_q": 191, "max_seqlen_k": 191}
-    same_on_both(leaves | {"sinks": torch.tensor([1.0, -1.0, 3.0, 0.0])}, how | lengths)
-
-
-PACKED = {"cu_seqlens_q": STARTS, "cu_seqlens_k": STARTS, "max_seqlen_q": 191, "max_seqlen_k": 191}
+    same_on_both(leaves | {"sinks": torch.tensor([1.0, -1.0, 3.0, 0.0])}, how | PACKED)
 
 
 @pytest.mark.parametrize("skipped", range(1, 8))

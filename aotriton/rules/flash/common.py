@@ -127,7 +127,7 @@ def grid(of: str, rows: str | int, heads: str) -> tuple[Expression, Expression, 
 def grid_of_sequences(of: str, rows: str, heads: str) -> tuple[Expression, Expression, Expression]:
     """As ``grid``, with as many tiles of each sequence as the longest one has; ``of`` is "q" or "k"."""
     each = ceil_divide(scalar(f"longest_{of}"), tunable(rows))
-    return each * size(heads) * (size("batch") * SEQUENCES), constant(1), constant(1)
+    return each * size(heads) * ALL_SEQUENCES, constant(1), constant(1)
 
 
 def grid_of_packed(of: str, rows: Expression, heads: str) -> tuple[Expression, Expression, Expression]:
@@ -150,7 +150,7 @@ def has_feature(first: features.Feature, last: features.Feature | None = None) -
 
 
 # What times are predicted of where lengths are in device memory: sequences that are all alike.
-_ALL = size("batch") * SEQUENCES
+ALL_SEQUENCES = size("batch") * SEQUENCES
 
 
 def _mean(of: str) -> Expression:
@@ -164,7 +164,7 @@ def _part_of_longest(of: str) -> Expression:
 
 _LONGEST_K = scalar("longest_k")
 # Of several sequences that use a part of their keys, half of the longest one's.
-USED_K = choose(present("seqused_k") & (constant(2) <= _ALL), ceil_divide(_LONGEST_K, 2), _LONGEST_K)
+USED_K = choose(present("seqused_k") & (constant(2) <= ALL_SEQUENCES), ceil_divide(_LONGEST_K, 2), _LONGEST_K)
 # The sequence of a row is longer than the mean one, and has as many keys more. Where no plan evens out what differs,
 # programs with most keys end last.
 EXPECTED_Q = _mean("q")
@@ -245,7 +245,7 @@ def work(
         rows=rows_of,
         row_tile=_side(rows),
         packed=packed,
-        outer=size("batch") * SEQUENCES * heads,
+        outer=ALL_SEQUENCES * heads,
         depth=expected[other],
         depth_tile=_side(depth),
         repeat=ONE if queries else GROUP,
@@ -290,7 +290,7 @@ def _bytes(of: str, used: Expression = USED_K) -> Expression:
     """Of all rows, of which each sequence has ``used`` keys."""
     rows = size("batch") * size(f"seqlen_{of}")
     if of == "k":
-        rows = choose(present("cu_seqlens_k"), rows, _ALL * used)
+        rows = choose(present("cu_seqlens_k"), rows, ALL_SEQUENCES * used)
     return size(f"heads_{of}") * rows * size("head_dim") * 2
 
 

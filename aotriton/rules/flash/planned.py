@@ -32,7 +32,6 @@ PROGRAMS = multiprocessors()
 PACKED = choose(c.GROUP <= c.MOST_PACKED, c.GROUP, c.PACKED)
 _POSITIONS = quotient(constant(TILE_ROWS // 2), PACKED) * 2  # of a tile
 _HEADS = ceil_divide(size("heads_q"), PACKED)
-_SEQUENCES = size("batch") * c.SEQUENCES
 # Packed sequences have one tile more than their rows fill, each.
 _TILES = (ceil_divide(size("seqlen_q"), _POSITIONS) + (c.SEQUENCES - 1)) * size("batch") * _HEADS
 _PLACES = PROGRAMS * 4
@@ -74,7 +73,7 @@ ATTN_FWD_PLAN = KernelDescription(
         Tensor("Items", ITEMS, does="write"),
         Tensor("Splits", SPLIT_TILES, does="write"),
         Tensor("Counts", COUNTED, does="write"),
-        Number("sequences", "i32", _SEQUENCES),
+        Number("sequences", "i32", c.ALL_SEQUENCES),
         Number("heads", "i32", _HEADS),
         Number("packed", "i32", PACKED),
         Number("positions", "i32", _POSITIONS),
@@ -95,8 +94,8 @@ ATTN_FWD_PLAN = KernelDescription(
     tunables=by_vendor(cuda={"AT_ONCE": (128, 256), "EARLY": (1,)}),
     compile_options=by_vendor(cuda={"num_warps": (4,), "num_stages": (1,)}),
     tuning_keys=_KEYS,
-    grid=(_SEQUENCES, constant(1), constant(1)),
-    work=Work(rows=_SEQUENCES, row_tile=constant(1), traffic=((_TILES + _PLACES) * (FIELDS * 4), NONE)),
+    grid=(c.ALL_SEQUENCES, constant(1), constant(1)),
+    work=Work(rows=c.ALL_SEQUENCES, row_tile=constant(1), traffic=((_TILES + _PLACES) * (FIELDS * 4), NONE)),
     needs=("tma", "wgmma"),
 )
 
@@ -146,7 +145,7 @@ ATTN_FWD_HOPPER_PLANNED = KernelDescription(
         rows=c.EXPECTED_Q * c.GROUP,
         row_tile=constant(TILE_ROWS),
         packed=c.GROUP,
-        outer=_SEQUENCES * size("heads_k"),
+        outer=c.ALL_SEQUENCES * size("heads_k"),
         depth=c.EVENED_K,
         depth_tile=tunable("BLOCK_N"),
         parts=_PARTS,

@@ -54,7 +54,7 @@ FEWEST_STEPS_OF_LENGTHS = 8, 32
 _AT_ONCE = multiprocessors() * choose(size("head_dim") <= 64, 3, 2)
 
 ROWS = scalar("longest_q") * c.GROUP
-_HEADS = size("batch") * c.SEQUENCES * size("heads_k")
+_HEADS = c.ALL_SEQUENCES * size("heads_k")
 _TILES = maximum(_HEADS * ceil_divide(ROWS, 64), 1)
 # The most keys that a tile sees: a band has so many for each row.
 _SEEN = choose(
@@ -295,7 +295,7 @@ ATTN_FWD_COMBINE = KernelDescription(
     ),
     tuning_keys=ATTN_FWD_SPLIT.tuning_keys,
     grid=(
-        choose(size("partial_splits"), scalar("longest_q"), 0) * size("heads_q") * (size("batch") * c.SEQUENCES),
+        choose(size("partial_splits"), scalar("longest_q"), 0) * size("heads_q") * c.ALL_SEQUENCES,
         constant(1),
         constant(1),
     ),
