@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,7 +35,7 @@ class Family:
     operators: tuple[Operator, ...]
     rules: str
 
-    @property
+    @cached_property
     def kernels(self) -> tuple[KernelDescription, ...]:
         return kernels_of(self.operators)
 

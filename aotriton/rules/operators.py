@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from aotriton.rules.checked import identifier
 from aotriton.rules.expression import Environment, Expression, constant, evaluate
@@ -214,7 +215,7 @@ class Operator:
         """The names of the sizes that backends derive, without duplicates: two backends may derive the same one."""
         return tuple(dict.fromkeys(one.name for backend in self.backends for one in backend.sizes))
 
-    @property
+    @cached_property
     def kernels(self) -> tuple[KernelDescription, ...]:
         return kernels_of([self])
 
