@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from aotriton.rules.database.rows import Winner
 from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.flash.forward import OPERATOR
 from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Functional
 from aotriton.tune.dataset import carry_over as module
 from aotriton.tune.dataset.carry_over import carry_over
 
@@ -84,10 +85,11 @@ def carried(
     monkeypatch: pytest.MonkeyPatch,
     bits: Mapping[str, str | None],
     also: str = "",
+    functionals: Sequence[Functional] = (FUNCTIONAL,),
 ) -> tuple[tuple[int, int], list[str]]:
     compiler = Compiler({SPECS[name].name: made for name, made in bits.items()}, also)
     monkeypatch.setattr(module, "compile_images", compiler)
-    return carry_over(database, [OPERATOR], [KERNEL], "sm_90", ImageStore(tmp_path / "store"), 1), compiler.asked
+    return carry_over(database, [OPERATOR], functionals, "sm_90", ImageStore(tmp_path / "store"), 1), compiler.asked
 
 
 def names(database: TuningDatabase) -> dict[str, set[str]]:
@@ -109,6 +111,14 @@ def test_the_same_bits_keep_their_timings(
     assert carried(database, tmp_path, monkeypatch, bits) == ((2, 0), [won, timed])
     assert names(database) == {"measured": {won, timed, "old_swept"}, "won": {won}, "timed": {won, timed}}
     assert carried(database, tmp_path, monkeypatch, bits) == ((0, 0), [])
+
+
+def test_what_was_not_asked_for_is_left(
+    database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images of other functionals of the kernel are not compiled."""
+    other = KERNEL.functional("sm_90", T="bf16", BLOCK_DMODEL=128, CAUSAL=False, ADDRESSING="descriptor")
+    assert carried(database, tmp_path, monkeypatch, {}, functionals=[other]) == ((0, 0), [])
 
 
 @pytest.mark.parametrize("bits", [sha256("other"), None])

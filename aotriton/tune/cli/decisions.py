@@ -94,8 +94,9 @@ def carry_over(call: Invocation) -> int:
     require_triton()
     arch = call.arch_without_gpu(ARCHS[0].arch)
     with TuningDatabase(call.options.database) as database:
+        functionals = [one for kernel in call.kernels for one in kernel.functionals(arch) if call.wish.has(one)]
         same, other = carrying.carry_over(
-            database, call.family.operators, call.kernels, arch, ImageStore(), call.options.jobs
+            database, call.family.operators, functionals, arch, ImageStore(), call.options.jobs
         )
     print(f"{same} images of a changed source have the same bits and keep their timings, {other} wait to be measured")
     return 0

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import KernelDescription, parse_functional
+from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
 from aotriton.rules.operators import Operator
 
 TRIES = 4  # for the bits that are measured, of a compiler that may make one of two
@@ -18,17 +18,19 @@ TRIES = 4  # for the bits that are measured, of a compiler that may make one of 
 def carry_over(
     database: TuningDatabase,
     operators: Iterable[Operator],
-    kernels: Sequence[KernelDescription],
+    functionals: Sequence[Functional],
     arch: str,
     store: ImageStore,
     jobs: int | None,
 ) -> tuple[int, int]:
-    """Compiles the images that won, raced, were timed on random shapes or checked because they ship, from the current
-    source. Returns how many of those from another source have the same bits, and now go by their new names, and how
-    many do not, and wait to be measured again.
+    """Compiles the images of these functionals that won, raced, were timed on random shapes or checked because they
+    ship, from the current source. Returns how many of those from another source have the same bits, and now go by their
+    new names, and how many do not, and wait to be measured again.
     """
     checksums, known = database.evidence.checksums(), database.evidence.facts()
-    deciding = list(_deciding(database, operators, kernels, arch))
+    names = {(one.kernel, str(one)) for one in functionals}
+    kernels = list(dict.fromkeys(one.kernel for one in functionals))
+    deciding = [one for one in _deciding(database, operators, kernels, arch) if one[:2] in names]
     # Some were compiled of the source as it is now, as stand-ins of borrowed winners, and nothing is known of them.
     free = database.evidence.unmeasured_images() - {image for _, _, image in deciding}
     earlier: dict[str, dict[str, str]] = {}  # by new name: checksum → name under an older source
