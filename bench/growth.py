@@ -28,6 +28,7 @@ from pathlib import Path
 
 from aotriton.codegen import generate
 from aotriton.rules.arch import ARCHS
+from aotriton.rules.database.decisions import split_name
 from aotriton.rules.expression import constant
 from aotriton.rules.family import Family, families
 from aotriton.rules.image import ImageSpec
@@ -62,6 +63,7 @@ def copied(database: Path, values: int) -> None:
         configs = dict(connection.execute("SELECT name, config FROM image"))
         ids = dict(connection.execute("SELECT name, id FROM image"))
         names = {id: name for name, id in ids.items()}
+        prefixes = dict(connection.execute("SELECT id, prefix FROM image_prefix"))
 
         def rows(sql: str) -> list[tuple[object, ...]]:
             return connection.execute(sql).fetchall()
@@ -74,8 +76,8 @@ def copied(database: Path, values: int) -> None:
             """The image of a wide functional with the config of another image, and its facts."""
             made = ImageSpec.parse(functional, configs[like]).name
             if made not in ids:
-                about = connection.execute("SELECT * FROM image_row WHERE name = ?", [like]).fetchone()
-                ids[made] = insert("image_row", (None, made, *about[2:]))
+                about = connection.execute("SELECT * FROM image_row WHERE id = ?", [ids[like]]).fetchone()
+                ids[made] = insert("image_row", (None, split_name(made)[0], *about[2:]))
             return made
 
         def twins(arch: object, kernel: object, functional: object) -> list[Functional]:
@@ -91,20 +93,19 @@ def copied(database: Path, values: int) -> None:
         for number, arch, kernel, text in rows("SELECT id, arch, kernel, functional FROM functional"):
             for twin in twins(arch, kernel, text):
                 new = insert("functional", (None, arch, kernel, str(twin)))
-                for table in ("winner_row", "median_row"):
+                for table in ("winner_row", "median_row", "model_row"):
                     columns = [str(row[1]) for row in rows(f"PRAGMA table_info({table})")]
                     for row in rows(f"SELECT * FROM {table} WHERE functional = {number}"):
                         values_of = dict(zip(columns, row, strict=True)) | {"functional": new}
                         try:
-                            values_of["image"] = ids[image(twin, names[values_of["image"]])]
+                            if table == "model_row":
+                                like = prefixes[values_of["prefix"]] + values_of["digest"]
+                                values_of["digest"] = split_name(image(twin, like))[0]
+                            else:
+                                values_of["image"] = ids[image(twin, names[values_of["image"]])]
                         except ValueError:
                             continue  # of a description of another time
                         insert(table, [None if name == "id" else value for name, value in values_of.items()])
-        columns = [str(row[1]) for row in rows("PRAGMA table_info(model)")]
-        for row in rows("SELECT * FROM model"):
-            of = dict(zip(columns, row, strict=True))
-            for twin in twins(of["arch"], of["kernel"], of["functional"]):
-                insert("model", list((of | {"functional": str(twin), "image": image(twin, str(of["image"]))}).values()))
         # What is known of images that ship where another functional is measured.
         for arch, kernel, text, like in rows("SELECT DISTINCT arch, kernel, functional, image FROM model"):
             for functional in own[str(kernel)].functionals(str(arch)) if str(kernel) in own else ():

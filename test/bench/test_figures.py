@@ -199,8 +199,9 @@ def test_images_are_of_what_chooses(tmp_path: Path) -> None:
         ).fetchone()
         assert changed
         opened.execute(
-            "UPDATE model SET coefficients = replace(coefficients, '[', '[1') "
-            "WHERE kernel = 'attn_fwd_hopper' AND product = ?",
+            "UPDATE model_row SET coefficients = replace(coefficients, '[', '[1')"
+            " WHERE functional IN (SELECT id FROM functional WHERE kernel = 'attn_fwd_hopper')"
+            " AND product = (SELECT id FROM product WHERE name = ?)",
             (H200,),
         )
     opened.close()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,21 @@ def test_certificates_are_of_checks(path: Path) -> None:
         assert database.evidence.certificates() == {
             "image_0": [Certificate("image_0", product, day, 2, 3, 0.003, 0.005)]
         }
+
+
+def test_what_only_a_certificate_names_is_no_product(path: Path) -> None:
+    """It has the arch of the certificate's image, whatever else has the name; once it has a winner, it is a product."""
+    with TuningDatabase(path) as database:
+        sessions = begin(database, arch="gfx942"), begin(database)
+        database.put_winners([winner(product="another")])
+        image = database.evidence.image_id("attn_fwd_sm_90_1", "BLOCK_M=64 num_warps=4")
+        checked = Measurement(problem(database), image, sessions[1], "sweep", "checked", error=1e-3, tolerance=2e-3)
+        database.evidence.record(checked)
+    with TuningDatabase(path) as database:
+        assert [one.product for one in database.certificates()["attn_fwd_sm_90_1"]] == ["stand-in"]
+        assert [one.name for one in database.products()] == ["another"]
+        database.put_winners([winner()])
+        assert database.products() == [Product("another", "sm_90", 132), Product("stand-in", "sm_90", 132)]
 
 
 def test_medians_never_mix_shapes(path: Path) -> None:
@@ -435,7 +451,7 @@ def test_version_1_is_migrated_with_every_row(path: Path) -> None:
     Measurements stay append-only, every reference is to a row that is there, and the file is one of this version.
     """
     version_1(path)
-    unchanged(path, True, "schema is version 1, older than 5")
+    unchanged(path, True, f"schema is version 1, older than {VERSION}")
     with TuningDatabase(path) as database:
 
         def rows(sql: str) -> list[Any]:
@@ -503,7 +519,66 @@ def test_migrated_winners_have_the_product_that_measured_them(path: Path) -> Non
     assert (measured.shape, measured.measured, measured.low_us) == ('{"batch": 1}', "2026-05-03", 0.0)
 
 
-# What was another one in version 4, with what the views of today show.
+def test_models_of_version_3_are_migrated(path: Path) -> None:
+    """As they are, also where nothing else names their functional, image and product."""
+    version_1(path)
+    row = ("sm_90", "GPU", "gemm", "gemm", "T=bf16", "gemm_1", "waves", 2, "[1.0]", 0.123456789, 80, 0.25, "fit.py")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript("".join(older.MIGRATIONS[1:]) + "PRAGMA user_version = 3;")
+        connection.execute(f"INSERT INTO model VALUES ({', '.join('?' * len(row))})", row)
+    with TuningDatabase(path) as database:
+        assert database._file.execute("SELECT * FROM model").fetchall() == [row]
+
+
+# What was another one in version 5, with what the views of today show.
+VERSION_5 = """
+    CREATE TEMP TABLE products AS SELECT * FROM product;
+    CREATE TEMP TABLE images AS SELECT i.id, i.name, r.config, r.sha256, i.registers, i.spills, i.shared, i.timed
+        FROM image i JOIN image_row r ON r.id = i.id;
+    CREATE TEMP TABLE models AS SELECT * FROM model;
+    CREATE TEMP TABLE certificates AS SELECT r.image, c.product, c.day, c.problems, c.checks, c.error, c.allowed
+        FROM certificate c JOIN image i ON i.name = c.image JOIN certificate_row r ON r.image = i.id;
+    DROP VIEW image; DROP VIEW winner; DROP VIEW median; DROP VIEW certificate; DROP VIEW model;
+    DROP TABLE product; DROP TABLE image_prefix; DROP TABLE image_row; DROP TABLE model_row; DROP TABLE certificate_row;
+    CREATE TABLE product (
+        id INTEGER PRIMARY KEY, arch TEXT NOT NULL, name TEXT NOT NULL, multiprocessors INTEGER NOT NULL,
+        memory INTEGER, UNIQUE (arch, name));
+    CREATE TABLE image_row (
+        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, config INTEGER NOT NULL REFERENCES config, sha256 BLOB,
+        registers INTEGER, spills INTEGER, shared INTEGER, timed INTEGER NOT NULL CHECK (timed IN (0, 1)));
+    CREATE VIEW image AS SELECT i.id, i.name, c.config,
+            CASE WHEN i.sha256 IS NOT NULL THEN lower(hex(i.sha256)) END AS sha256,
+            i.registers, i.spills, i.shared, i.timed
+        FROM image_row i JOIN config c ON c.id = i.config;
+    CREATE VIEW winner AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin, i.name AS image, c.config,
+            v.provenance, v.source, w.median_us, w.runners_up, w.low_us, w.high_us, w.shape, v.measured
+        FROM winner_row w JOIN functional f ON f.id = w.functional JOIN product p ON p.id = w.product
+        JOIN bin b ON b.id = w.bin JOIN image_row i ON i.id = w.image JOIN config c ON c.id = i.config
+        JOIN provenance v ON v.id = w.provenance;
+    CREATE TABLE model (
+        arch TEXT NOT NULL, product TEXT NOT NULL, operator TEXT NOT NULL, kernel TEXT NOT NULL,
+        functional TEXT NOT NULL, image TEXT NOT NULL, form TEXT NOT NULL, occupancy INTEGER NOT NULL,
+        coefficients TEXT NOT NULL, error REAL NOT NULL, samples INTEGER NOT NULL, saves REAL NOT NULL,
+        source TEXT NOT NULL, PRIMARY KEY (arch, product, kernel, functional, image)) WITHOUT ROWID;
+    CREATE VIEW median AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin, i.name AS image, c.config,
+            m.median_us, v.measured
+        FROM median_row m JOIN functional f ON f.id = m.functional JOIN product p ON p.id = m.product
+        JOIN bin b ON b.id = m.bin JOIN image_row i ON i.id = m.image JOIN config c ON c.id = i.config
+        JOIN provenance v ON v.id = m.provenance ORDER BY m.id;
+    CREATE TABLE certificate_row (
+        image INTEGER NOT NULL REFERENCES image_row, product TEXT NOT NULL, day TEXT NOT NULL,
+        problems INTEGER NOT NULL, checks INTEGER NOT NULL, error REAL NOT NULL, allowed REAL NOT NULL,
+        PRIMARY KEY (image, product)) WITHOUT ROWID;
+    CREATE VIEW certificate AS SELECT i.name AS image, c.product, c.day, c.problems, c.checks, c.error, c.allowed
+        FROM certificate_row c JOIN image_row i ON i.id = c.image;
+    INSERT INTO product SELECT * FROM products WHERE multiprocessors IS NOT NULL;
+    INSERT INTO image_row SELECT * FROM images;
+    INSERT INTO model SELECT * FROM models;
+    INSERT INTO certificate_row SELECT * FROM certificates;
+    DROP TABLE temp.products; DROP TABLE temp.images; DROP TABLE temp.models; DROP TABLE temp.certificates;
+    PRAGMA user_version = 5;
+"""
+# What was another one in version 4, with what the views of version 5 show.
 VERSION_4 = """
     CREATE TEMP TABLE images AS SELECT i.id, i.name, r.config, i.sha256, i.registers, i.spills, i.shared, i.timed
         FROM image i JOIN image_row r ON r.id = i.id;
@@ -547,11 +622,16 @@ VERSION_4 = """
     PRAGMA user_version = 4;
 """
 COMPILED = {f"image_{number}": f"{number:064x}" for number in range(500)}  # and not measured
-SHOWN = ("winner", "median", "image", "certificate", "model", "product", "session")
+PRODUCTS = "product WHERE multiprocessors IS NOT NULL"
+SHOWN = ("winner", "median", "image", "certificate", "model", PRODUCTS, "session")
+OLDER = {4: VERSION_5 + VERSION_4, 5: VERSION_5}
+of_older_versions = pytest.mark.parametrize("version", OLDER)
 
 
-def version_4(path: Path) -> dict[str, list[Any]]:
-    """A file from before checksums and provenances were packed, and its rows by table or view."""
+def older_file(path: Path, version: int) -> dict[str, list[Any]]:
+    """A file of version 4 or 5, and its rows by table or view. It has a certificate on a product and a model of a
+    functional, an image and a product that nothing else names.
+    """
     with TuningDatabase(path) as database:
         cell = "sm_90", "mine", "T=bf16", BIN
         number = database.evidence.problem_id(*cell, {"batch": 1})
@@ -559,12 +639,17 @@ def version_4(path: Path) -> dict[str, list[Any]]:
         database.evidence.record(Measurement(number, image, begin(database), "sweep", "ok", 10.0, [10.0], 1e-3, 2e-3))
         measured = replace(winner(image="mine_sm_90_1"), kernel="mine")
         predicted = replace(winner("predicted", "another"), source="static model", measured="")
-        database.put_winners([measured, predicted, replace(predicted, bin="a third"), winner("imported", "a fourth")])
+        imported = winner("imported", "a fourth", "good")
+        database.put_winners([measured, predicted, replace(predicted, bin="a third"), imported])
         model = Model("sm_90", "stand-in", "mine", "mine", "T=bf16", "mine_sm_90_1", "waves", 2, (1.0,), 0.04, 80)
-        database.put_models([model], ("sm_90", "stand-in", "mine"))
+        other = replace(model, arch="gfx942", product="a third", image="alone")
+        database.put_models([model, other], ("sm_90", "stand-in", "mine"))
     connection = sqlite3.connect(path)
-    connection.executescript(VERSION_4)
-    connection.executemany("INSERT INTO image_row VALUES (NULL, ?, 1, ?, 64, 0, 1024, 0)", COMPILED.items())
+    connection.executescript(OLDER[version])
+    compiled = [(name, sha if version == 4 else bytes.fromhex(sha)) for name, sha in COMPILED.items()]
+    connection.executemany("INSERT INTO image_row VALUES (NULL, ?, 1, ?, 64, 0, 1024, 0)", compiled)
+    connection.execute("INSERT INTO certificate_row SELECT image, 'another', day, 1, 1, 0, 1 FROM certificate_row")
+    connection.execute("INSERT INTO product VALUES (-1, 'gfx942', 'stand-in', 304, NULL)")
     connection.commit()
     connection.close()
     return shown(path)
@@ -572,36 +657,48 @@ def version_4(path: Path) -> dict[str, list[Any]]:
 
 def shown(path: Path) -> dict[str, list[Any]]:
     connection = sqlite3.connect(path)
-    found = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in SHOWN}
+    found = {name: sorted(connection.execute(f"SELECT * FROM {name}"), key=str) for name in SHOWN}
     connection.close()
     return found
 
 
-def test_version_4_is_migrated_with_every_row(path: Path) -> None:
-    """What the views show is what it was. Checksums and provenances take less room; images that were only compiled are
-    found in the decisions, where the local evidence was lost.
+@of_older_versions
+def test_an_older_file_is_migrated_with_every_row(path: Path, version: int) -> None:
+    """What the views show is what it was. Checksums and what many rows share take less room; images that were only
+    compiled are found in the decisions, where the local evidence was lost.
     """
-    before = version_4(path)
+    before = older_file(path, version)
+    assert {name: len(before[name]) for name in ("certificate", "model", PRODUCTS)} == {
+        "certificate": 2, "model": 2, PRODUCTS: 2}  # fmt: skip
     assert all(before.values())
     assert {row[3] for row in before["image"]} == {"0a" * 32, None, *COMPILED.values()}
-    unchanged(path, True, "schema is version 4, older than 5")
+    unchanged(path, True, f"schema is version {version}, older than {VERSION}")
     (archive.folder_of(path) / local.NAME).unlink()
     with TuningDatabase(path) as database:
         assert database.evidence.unmeasured_images() == set(COMPILED)
         kinds = database._file.execute("SELECT DISTINCT typeof(sha256) FROM image_row ORDER BY 1").fetchall()
         assert kinds == [("blob",), ("null",)]
         assert database._file.value("SELECT count(*) FROM provenance") == 4
+        prefixes = database._file.execute("SELECT prefix FROM image_prefix ORDER BY 1").fetchall()
+        assert prefixes == [("",), ("attn_fwd_sm_90_",), ("image_",), ("mine_sm_90_",)]
+        archs = "SELECT p.arch, p.name FROM certificate_row c JOIN product p ON p.id = c.product ORDER BY p.name"
+        assert database._file.execute(archs).fetchall() == [("sm_90", "another"), ("sm_90", "stand-in")]
         assert database._file.execute("PRAGMA main.foreign_key_check").fetchall() == []
         assert database._file.value("PRAGMA main.freelist_count") == 0
+        assert {one.name for one in database.products()} == {"stand-in"}
     assert shown(path) == before
     assert is_of_today(path)
 
 
-def test_a_migration_of_version_4_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@of_older_versions
+def test_a_migration_of_an_older_file_that_fails_changes_nothing(
+    path: Path, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether a step fails or the evidence is not there."""
-    before = version_4(path), path.read_bytes()
+    before = older_file(path, version), path.read_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr(older, "MIGRATIONS_APART", (older.MIGRATIONS_APART[0] + "SELECT no_such_function();",))
+        *steps, last = older.MIGRATIONS_APART
+        patched.setattr(older, "MIGRATIONS_APART", (*steps, last + "SELECT no_such_function();"))
         with pytest.raises(TuningDatabaseError, match="no_such_function"):
             TuningDatabase(path)
     kept = archive.folder_of(path).rename(path.parent / "kept")
@@ -614,21 +711,40 @@ def test_a_migration_of_version_4_that_fails_changes_nothing(path: Path, monkeyp
     assert shown(path) == before[0]
 
 
-def test_a_file_of_version_4_is_read_and_left_as_it_is(path: Path) -> None:
+@of_older_versions
+def test_an_older_file_is_read_and_left_as_it_is(path: Path, version: int) -> None:
     """Its decisions without the evidence; with it, the file is merged."""
-    version_4(path)
+    older_file(path, version)
     before, other = path.read_bytes(), path.with_name("other.sqlite3")
     with TuningDatabase(other) as database:
         assert database.merge(path, own=True) == 1
         winners = database.winners()
         assert len(winners) == 4
-        assert len(database.evidence.outcomes()) == len(database.models()) == 1
+        assert (len(database.evidence.outcomes()), len(database.models())) == (1, 2)
     shutil.rmtree(archive.folder_of(path))
     with tuning_database.decisions(path) as decided:
         assert decided.winners() == winners
         assert len(decided.medians("sm_90", "mine", "stand-in")) == 1
     assert path.read_bytes() == before
     assert not archive.folder_of(path).exists()
+
+
+@pytest.mark.parametrize("name", ["good", "image_7", "mine_sm_90_1", "_", "_a", "a_", "__"])
+def test_an_image_of_any_name_is_found(path: Path, name: str) -> None:
+    """By a winner and a model, which both come back; other configs do not go by its name, and it is found renamed."""
+    model = Model("sm_90", "stand-in", "mine", "attn_fwd", "T=bf16", name, "waves", 2, (1.0,), 0.04, 80)
+    with TuningDatabase(path) as database:
+        database.put_winners([winner(image="a_b_c"), winner(bin="another", image=name)])
+        database.put_winners([winner(bin="another", image=name)])
+        database.put_models([model], ("sm_90", "stand-in", "mine"))
+        assert database._file.value("SELECT count(*) FROM image WHERE name = ?", [name]) == 1
+        assert [(one.image, one.bin) for one in database.winners()] == [(name, "another"), ("a_b_c", BIN)]
+        assert database.models() == [model]
+        with pytest.raises(TuningDatabaseError, match=f"image {name} has the config 'BLOCK_M=64 num_warps=4', not 'A"):
+            database.put_winners([winner(image=name, config="A=1")])
+        database.rename_images({name: "new_1", "a_b_c": name})
+        assert [(one.image, one.bin) for one in database.winners()] == [("new_1", "another"), (name, BIN)]
+        assert database.models() == [replace(model, image="new_1")]
 
 
 def test_a_device_is_listed_once(path: Path) -> None:
@@ -756,7 +872,7 @@ def test_the_dump_is_stable_text_with_winners_first(path: Path) -> None:
         database.put_winners([winner(bin="b"), winner(bin="a")])
     dump = [sys.executable, "-S", "-E", str(ROOT / "rules" / "dump.py"), str(path)]  # -S: no site-packages
     lines = subprocess.run(dump, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert lines[0] == "schema version 5"
+    assert lines[0] == f"schema version {VERSION}"
     assert [line.split(":")[0] for line in lines[1:]] == ["winner", "winner", "product", "image", "session"]
     assert "| bin a |" in lines[1]
     assert "provenance measured" in lines[1]

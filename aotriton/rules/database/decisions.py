@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, fields
 from pathlib import Path
 
@@ -14,6 +14,9 @@ from aotriton.rules.database.images import Images
 from aotriton.rules.database.rows import Certificate, Median, Model, Product, Winner
 from aotriton.rules.database.schema import VERSION
 from aotriton.rules.database.sqlite_file import APPLICATION_ID, File, TuningDatabaseError, left_behind, where
+
+# The condition that a row has an image's name, whose parts ``split_name`` gives.
+NAMED = "(digest, prefix) = (?, (SELECT id FROM main.image_prefix WHERE prefix = ?))"
 
 
 class Decisions(Images):
@@ -78,7 +81,9 @@ class Decisions(Images):
         condition, values = where({"arch": arch})
         with self._file.errors():
             found = self._file.execute(
-                f"SELECT name, arch, multiprocessors, memory FROM main.product {condition} ORDER BY name, arch", values
+                "SELECT name, arch, multiprocessors, memory FROM"
+                f" (SELECT * FROM main.product WHERE multiprocessors IS NOT NULL) {condition} ORDER BY name, arch",
+                values,
             )
             return list(self._file.read("product", rows.product, found))
 
@@ -139,11 +144,16 @@ def functional_id(file: File, arch: str, kernel: str, functional: str) -> int:
 
 def product_id(file: File, arch: str, name: str) -> int:
     """A product that no session was on has the multiprocessors of its arch's usual one."""
-    known = file.value("SELECT id FROM main.product WHERE (arch, name) = (?, ?)", [arch, name])
-    if known is not None:
-        return int(str(known))
-    row = {"arch": arch, "name": name, "multiprocessors": arch_spec(arch).multiprocessors}
-    return file.insert("main.product", row)
+    number = named_product_id(file, arch, name)
+    if file.value("SELECT multiprocessors FROM main.product WHERE id = ?", [number]) is None:
+        usual = arch_spec(arch).multiprocessors
+        file.execute("UPDATE main.product SET multiprocessors = ? WHERE id = ?", [usual, number])
+    return number
+
+
+def named_product_id(file: File, arch: str, name: str) -> int:
+    """A product that only models and certificates name is none of ``products``."""
+    return file.id_of("main.product", {"arch": arch, "name": name})
 
 
 def provenance_id(file: File, provenance: str, source: str, measured: str) -> int:
@@ -152,12 +162,27 @@ def provenance_id(file: File, provenance: str, source: str, measured: str) -> in
 
 def _image_id(file: File, name: str, config: str) -> int:
     """The id of an image; TuningDatabaseError if it is known by another config."""
-    known = file.execute("SELECT id, config FROM main.image WHERE name = ?", [name]).fetchone()
+    known = file.execute(
+        f"SELECT i.id, c.config FROM main.image_row i JOIN main.config c ON c.id = i.config WHERE {NAMED}",
+        split_name(name),
+    ).fetchone()
     if not known:
-        return file.insert("main.image_row", {"name": name, "config": config_id(file, config), "timed": 0})
+        return file.insert("main.image_row", {**named(file, name), "config": config_id(file, config), "timed": 0})
     if known[1] != config:
         raise TuningDatabaseError(f"{file.path}: image {name} has the config {known[1]!r}, not {config!r}")
     return int(known[0])
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Digest and prefix of an image's name; the prefix is empty where the name has no underscore."""
+    before, underscore, digest = name.rpartition("_")
+    return digest, before + underscore
+
+
+def named(file: File, name: str) -> dict[str, object]:
+    """The columns of a row that has an image's name; a prefix that is new is added."""
+    digest, prefix = split_name(name)
+    return {"digest": digest, "prefix": file.id_of("main.image_prefix", {"prefix": prefix})}
 
 
 def config_id(file: File, config: str) -> int:
@@ -170,7 +195,18 @@ def put_models(file: File, models: Iterable[Model]) -> None:
         row["coefficients"] = json.dumps([float(f"{one:.9g}") for one in model.coefficients])
         row |= {name: float(f"{row[name]:.5g}") for name in ("error", "saves")}
         next(file.read("model", rows.model, [tuple(row.values())], key=6))
-        file.insert("main.model", row)
+        add_model(file, row)
+
+
+def add_model(file: File, row: Mapping[str, object]) -> None:
+    """Adds a model, by the columns of the view."""
+    own = dict(row)
+    arch, product, kernel, functional, image = (
+        str(own.pop(name)) for name in ("arch", "product", "kernel", "functional", "image")
+    )
+    own |= {"functional": functional_id(file, arch, kernel, functional)}
+    own |= {"product": named_product_id(file, arch, product), **named(file, image)}
+    file.insert("main.model_row", own)
 
 
 def check_version(file: File) -> None:

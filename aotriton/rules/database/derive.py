@@ -10,9 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from aotriton.rules.database.decisions import Decisions, config_id, functional_id, product_id, provenance_id
+from aotriton.rules.database.decisions import (
+    Decisions,
+    config_id,
+    functional_id,
+    named,
+    named_product_id,
+    product_id,
+    provenance_id,
+)
 from aotriton.rules.database.evidence import Evidence
-from aotriton.rules.database.rows import Outcome, Winner, latest_medians
+from aotriton.rules.database.rows import Certificate, Outcome, Winner, latest_medians
 from aotriton.rules.database.schema import MEASURED, counts
 from aotriton.rules.database.sqlite_file import File
 from aotriton.rules.family import families
@@ -129,7 +137,7 @@ def _name(functional: Functional, config: str) -> str:
 
 def _add_images(file: File, names: set[str]) -> None:
     """These and those that models name, with their facts; of those that are known, the facts of today."""
-    known = {str(name) for (name,) in file.execute("SELECT name FROM main.image_row")}
+    known = _image_ids(file)
     wanted = names | {str(name) for (name,) in file.execute("SELECT image FROM main.model")}
     found = file.execute(
         "SELECT e.name, e.config, unhex(e.sha256), e.registers, e.spills, e.shared, t.timed FROM evidence.image e"
@@ -141,23 +149,24 @@ def _add_images(file: File, names: set[str]) -> None:
         if name in known:
             file.execute(
                 "UPDATE main.image_row SET (sha256, registers, spills, shared, timed) = (?1, ?2, ?3, ?4, ?5)"
-                " WHERE name = ?6 AND (sha256, registers, spills, shared, timed) IS NOT (?1, ?2, ?3, ?4, ?5)",
-                [*facts, timed or 0, name],
+                " WHERE id = ?6 AND (sha256, registers, spills, shared, timed) IS NOT (?1, ?2, ?3, ?4, ?5)",
+                [*facts, timed or 0, known[name]],
             )
         elif name in wanted:
             row = dict(zip(("sha256", "registers", "spills", "shared"), facts, strict=True))
-            row |= {"name": name, "config": config_id(file, config), "timed": timed or 0}
+            row |= {**named(file, name), "config": config_id(file, config), "timed": timed or 0}
             file.insert("main.image_row", row)
 
 
 def _drop_images(file: File, names: set[str]) -> None:
     """These, except those that winners and models name."""
-    named = {str(name) for (name,) in file.execute("SELECT image FROM main.winner UNION SELECT image FROM main.model")}
-    for name in sorted(names - named):
-        own = "(SELECT id FROM main.image_row WHERE name = ?)"
-        for table in ("certificate_row", "median_row"):
-            file.execute(f"DELETE FROM main.{table} WHERE image = {own}", [name])
-        file.execute("DELETE FROM main.image_row WHERE name = ?", [name])
+    found = file.execute("SELECT image FROM main.winner UNION SELECT image FROM main.model")
+    dropped = names - {str(name) for (name,) in found}
+    for name, id in _image_ids(file).items():
+        if name in dropped:
+            for table in ("certificate_row", "median_row"):
+                file.execute(f"DELETE FROM main.{table} WHERE image = ?", [id])
+            file.execute("DELETE FROM main.image_row WHERE id = ?", [id])
 
 
 def _put_medians(file: File, arch: str, kernel: str, medians: Mapping[str, list[Outcome]]) -> None:
@@ -196,9 +205,18 @@ def _put_products(file: File, evidence: Evidence) -> None:
 
 
 def _put_certificates(file: File, evidence: Evidence) -> None:
-    images = _image_ids(file)
+    """Where products of several archs have one name, the certificate is of the arch in the image's name."""
+    images, archs = _image_ids(file), dict[str, list[str]]()
+    for product, arch in file.execute("SELECT DISTINCT product, arch FROM evidence.device ORDER BY product, arch"):
+        archs.setdefault(str(product), []).append(str(arch))
+
+    def product_of(one: Certificate) -> int:
+        own = archs[one.product]
+        arch = next((arch for arch in own if f"_{arch}_" in one.image), own[0])
+        return named_product_id(file, arch, one.product)
+
     rows = [
-        (images[one.image], one.product, one.day, one.problems, one.checks, one.error, one.allowed)
+        (images[one.image], product_of(one), one.day, one.problems, one.checks, one.error, one.allowed)
         for own in evidence.certificates().values()
         for one in own
         if one.image in images
@@ -209,4 +227,4 @@ def _put_certificates(file: File, evidence: Evidence) -> None:
 
 
 def _image_ids(file: File) -> dict[str, int]:
-    return {str(name): id for id, name in file.execute("SELECT id, name FROM main.image_row")}
+    return {str(name): id for id, name in file.execute("SELECT id, name FROM main.image")}

@@ -9,14 +9,19 @@ from functools import partial
 from pathlib import Path
 
 from aotriton.rules.database import flat_rows, rows
-from aotriton.rules.database.decisions import put_winners
-from aotriton.rules.database.rows import Winner
+from aotriton.rules.database.decisions import add_model, put_winners
+from aotriton.rules.database.rows import Model, Winner
 from aotriton.rules.database.schema import ARCHIVED, Column, Table, counts, flat_name, flat_select, tables_of
 from aotriton.rules.database.sqlite_file import File, TuningDatabaseError
 
-KINDS = {"str": "TEXT", "float": "REAL", "tuple[tuple[str, float], ...]": "TEXT"}
-WINNER = tuple(Column(field.name, KINDS[str(field.type)], False) for field in fields(Winner))
-WINNERS = f"SELECT {', '.join(one.name for one in WINNER)} FROM main.winner ORDER BY 1, 2, 3, 4, 5"
+KINDS = {"str": "TEXT", "int": "INTEGER", "float": "REAL"}  # other fields are JSON
+WINNER = tuple(Column(field.name, KINDS.get(str(field.type), "TEXT"), False) for field in fields(Winner))
+MODEL = tuple(Column(field.name, KINDS.get(str(field.type), "TEXT"), False) for field in fields(Model))
+# The views of what was decided, by name.
+VIEWS = {
+    "winner": Table(WINNER, {}, ("arch", "product", "kernel", "functional", "bin"), "main"),
+    "model": Table(MODEL, {}, ("arch", "product", "kernel", "functional", "image"), "main"),
+}
 
 
 class Exchange:
@@ -55,13 +60,15 @@ class Exchange:
         ValueError if a row contradicts another one or is none that the table takes, with its number from 1 on.
         """
         with self._file.transaction():
-            tables = tables_of(self._file.execute, "evidence") | tables_of(self._file.execute, "main", "model")
+            tables = tables_of(self._file.execute, "evidence")
             known = dict[tuple[object, ...], object]()
             for number, row in enumerate(given, 1):
                 try:
                     flat_rows.sound_row(table, row)
                     if table == "winner":
                         put_winners(self._file, [rows.winner([row[one.name] for one in WINNER])])
+                    elif table == "model":
+                        self._put_model(row)
                     else:
                         self._put_flat(tables, known, table, row)
                 except sqlite3.IntegrityError as error:
@@ -77,10 +84,8 @@ class Exchange:
             for table in ARCHIVED:
                 self._check(called, table, tables[table], flat_select(tables, table)[1])
             self._check_references(called)
-            key = ("arch", "product", "kernel", "functional", "bin")
-            self._check(called, "winner", Table(WINNER, {}, key, "main"), WINNERS)
-            models = tables_of(self._file.execute, "main", "model")
-            self._check(called, "model", models["model"], flat_select(models, "model")[1])
+            for name, view in VIEWS.items():
+                self._check(called, name, view, flat_select(VIEWS, name)[1])
 
     def _check(self, called: Path, name: str, table: Table, statement: str) -> None:
         """Checks the columns of a table's own; ``statement`` gives its rows with all that they refer to."""
@@ -111,6 +116,12 @@ class Exchange:
             *cell, arch, of_gpu, product = other
             where = " ".join(map(str, cell))
             raise TuningDatabaseError(f"{called}: table measurement, row {where}: of {arch}, on {product}: {of_gpu}")
+
+    def _put_model(self, row: Mapping[str, object]) -> None:
+        made = {one.name: row[one.name] for one in MODEL}
+        same = " AND ".join(f"{name} IS ?" for name in made)
+        if self._file.value(f"SELECT 1 FROM main.model WHERE {same}", list(made.values())) is None:
+            add_model(self._file, made)
 
     def _put_flat(
         self,
@@ -143,8 +154,8 @@ class Exchange:
                 selected, order, by = statement.rpartition(" ORDER BY ")
                 statement = f"{selected} WHERE {counts(session)}{order}{by}"
             yield table, columns, statement
-        yield "winner", WINNER, WINNERS
-        yield "model", *flat_select(tables_of(self._file.execute, "main", "model"), "model")
+        for view in VIEWS:
+            yield view, *flat_select(VIEWS, view)
 
 
 def _values(columns: Sequence[Column], row: Sequence[object]) -> tuple[object, ...]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from aotriton.rules.database import rows
-from aotriton.rules.database.rows import Winner
+from aotriton.rules.database.rows import Model, Winner
 from aotriton.rules.database.schema import APART, EVIDENCE_1_TO_2, VERSION
 from aotriton.rules.database.sqlite_file import APPLICATION_ID, File
 
@@ -184,6 +185,94 @@ MIGRATIONS_APART = (
         JOIN bin b ON b.id = m.bin JOIN image_row i ON i.id = m.image JOIN config c ON c.id = i.config
         JOIN provenance v ON v.id = m.provenance ORDER BY m.id;
     """,
+    # The names of images, and those of products and functionals in models and certificates, were texts.
+    """
+    DROP VIEW main.image;
+    DROP VIEW main.winner;
+    DROP VIEW main.median;
+    DROP VIEW main.certificate;
+    CREATE TEMP TABLE older_product AS SELECT * FROM main.product;
+    CREATE TEMP TABLE older_image AS
+        SELECT *, rtrim(name, replace(name, '_', '')) AS prefix FROM main.image_row;
+    CREATE TEMP TABLE older_model AS
+        SELECT *, rtrim(image, replace(image, '_', '')) AS prefix FROM main.model;
+    CREATE TEMP TABLE older_certificate AS SELECT * FROM main.certificate_row;
+    DROP TABLE main.product;
+    DROP TABLE main.image_row;
+    DROP TABLE main.model;
+    DROP TABLE main.certificate_row;
+    CREATE TABLE product (
+        id INTEGER PRIMARY KEY, arch TEXT NOT NULL, name TEXT NOT NULL, multiprocessors INTEGER, memory INTEGER,
+        UNIQUE (arch, name));
+    CREATE TABLE image_prefix (id INTEGER PRIMARY KEY, prefix TEXT NOT NULL UNIQUE);
+    CREATE TABLE image_row (
+        id INTEGER PRIMARY KEY, digest TEXT NOT NULL, prefix INTEGER NOT NULL REFERENCES image_prefix,
+        config INTEGER NOT NULL REFERENCES config, sha256 BLOB, registers INTEGER, spills INTEGER, shared INTEGER,
+        timed INTEGER NOT NULL CHECK (timed IN (0, 1)), UNIQUE (digest, prefix));
+    CREATE TABLE model_row (
+        functional INTEGER NOT NULL REFERENCES functional, product INTEGER NOT NULL REFERENCES product,
+        digest TEXT NOT NULL, prefix INTEGER NOT NULL REFERENCES image_prefix, operator TEXT NOT NULL,
+        form TEXT NOT NULL, occupancy INTEGER NOT NULL, coefficients TEXT NOT NULL, error REAL NOT NULL,
+        samples INTEGER NOT NULL, saves REAL NOT NULL, source TEXT NOT NULL,
+        PRIMARY KEY (functional, product, digest, prefix)) WITHOUT ROWID;
+    CREATE TABLE certificate_row (
+        image INTEGER NOT NULL REFERENCES image_row, product INTEGER NOT NULL REFERENCES product, day TEXT NOT NULL,
+        problems INTEGER NOT NULL, checks INTEGER NOT NULL, error REAL NOT NULL, allowed REAL NOT NULL,
+        PRIMARY KEY (image, product)) WITHOUT ROWID;
+    INSERT INTO product SELECT id, arch, name, multiprocessors, memory FROM older_product;
+    INSERT INTO product (arch, name)
+        SELECT DISTINCT arch, product FROM older_model WHERE true ORDER BY 1, 2 ON CONFLICT DO NOTHING;
+    INSERT INTO product (arch, name)
+        SELECT DISTINCT
+            ifnull((SELECT min(arch) FROM functional WHERE instr(i.name, '_' || arch || '_')), ''), c.product
+        FROM older_certificate c JOIN older_image i ON i.id = c.image
+        WHERE c.product NOT IN (SELECT name FROM product) ORDER BY 1, 2;
+    INSERT INTO functional (arch, kernel, functional)
+        SELECT DISTINCT arch, kernel, functional FROM older_model WHERE true ORDER BY 1, 2, 3 ON CONFLICT DO NOTHING;
+    INSERT INTO image_prefix (prefix) SELECT prefix FROM older_image UNION SELECT prefix FROM older_model ORDER BY 1;
+    INSERT INTO image_row
+        SELECT i.id, substr(i.name, length(i.prefix) + 1), x.id, i.config, i.sha256, i.registers, i.spills, i.shared,
+            i.timed
+        FROM older_image i JOIN image_prefix x USING (prefix);
+    INSERT INTO model_row
+        SELECT f.id, p.id, substr(m.image, length(m.prefix) + 1), x.id, m.operator, m.form, m.occupancy,
+            m.coefficients, m.error, m.samples, m.saves, m.source
+        FROM older_model m JOIN functional f USING (arch, kernel, functional)
+        JOIN product p ON (p.arch, p.name) = (m.arch, m.product) JOIN image_prefix x USING (prefix);
+    INSERT INTO certificate_row
+        SELECT c.image,
+            ifnull((SELECT min(id) FROM product WHERE name = c.product AND instr(i.name, '_' || arch || '_')),
+                (SELECT min(id) FROM product WHERE name = c.product)),
+            c.day, c.problems, c.checks, c.error, c.allowed
+        FROM older_certificate c JOIN older_image i ON i.id = c.image;
+    DROP TABLE temp.older_product;
+    DROP TABLE temp.older_image;
+    DROP TABLE temp.older_model;
+    DROP TABLE temp.older_certificate;
+    CREATE VIEW image AS SELECT i.id, x.prefix || i.digest AS name, c.config,
+            CASE WHEN i.sha256 IS NOT NULL THEN lower(hex(i.sha256)) END AS sha256,
+            i.registers, i.spills, i.shared, i.timed
+        FROM image_row i JOIN image_prefix x ON x.id = i.prefix JOIN config c ON c.id = i.config;
+    CREATE VIEW winner AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin,
+            x.prefix || i.digest AS image, c.config, v.provenance, v.source, w.median_us, w.runners_up, w.low_us,
+            w.high_us, w.shape, v.measured
+        FROM winner_row w JOIN functional f ON f.id = w.functional JOIN product p ON p.id = w.product
+        JOIN bin b ON b.id = w.bin JOIN image_row i ON i.id = w.image JOIN image_prefix x ON x.id = i.prefix
+        JOIN config c ON c.id = i.config JOIN provenance v ON v.id = w.provenance;
+    CREATE VIEW model AS SELECT f.arch, p.name AS product, m.operator, f.kernel, f.functional,
+            x.prefix || m.digest AS image, m.form, m.occupancy, m.coefficients, m.error, m.samples, m.saves, m.source
+        FROM model_row m JOIN functional f ON f.id = m.functional JOIN product p ON p.id = m.product
+        JOIN image_prefix x ON x.id = m.prefix;
+    CREATE VIEW median AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin,
+            x.prefix || i.digest AS image, c.config, m.median_us, v.measured
+        FROM median_row m JOIN functional f ON f.id = m.functional JOIN product p ON p.id = m.product
+        JOIN bin b ON b.id = m.bin JOIN image_row i ON i.id = m.image JOIN image_prefix x ON x.id = i.prefix
+        JOIN config c ON c.id = i.config JOIN provenance v ON v.id = m.provenance ORDER BY m.id;
+    CREATE VIEW certificate AS SELECT x.prefix || i.digest AS image, p.name AS product, c.day, c.problems, c.checks,
+            c.error, c.allowed
+        FROM certificate_row c JOIN image_row i ON i.id = c.image JOIN image_prefix x ON x.id = i.prefix
+        JOIN product p ON p.id = c.product;
+    """,
 )
 
 
@@ -225,6 +314,17 @@ def winners(path: Path) -> list[Winner]:
             " runners_up, low_us, high_us, shape, measured FROM winner"
         )
         return list(file.read("winner", _winner, found, key=5))
+    finally:
+        file.close()
+
+
+def models(path: Path) -> list[dict[str, object]]:
+    """The models of a file of version 3, by column."""
+    file = File(path, True, APPLICATION_ID)
+    try:
+        columns = [field.name for field in fields(Model)]
+        found = file.execute(f"SELECT {', '.join(columns)} FROM model")
+        return [dict(zip(columns, row, strict=True)) for row in found]
     finally:
         file.close()
 

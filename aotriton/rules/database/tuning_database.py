@@ -16,7 +16,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from aotriton.rules.database import archive, local, older
-from aotriton.rules.database.decisions import Decisions, check_version, put_models, put_winners
+from aotriton.rules.database.decisions import (
+    NAMED,
+    Decisions,
+    add_model,
+    check_version,
+    named,
+    put_models,
+    put_winners,
+    split_name,
+)
 from aotriton.rules.database.derive import derive
 from aotriton.rules.database.evidence import Evidence
 from aotriton.rules.database.exchange import Exchange
@@ -95,7 +104,8 @@ class TuningDatabase(Decisions):
                             self._take_evidence(self.path)
                             found = older.winners(copied)
                             put_winners(self._file, found)
-                            self._file.execute("INSERT INTO main.model SELECT * FROM other.model")
+                            for row in older.models(copied):
+                                add_model(self._file, row)
                             self._decided |= {(one.arch, one.kernel) for one in found}
                 if version >= APART:
                     self._shrink()
@@ -167,7 +177,7 @@ class TuningDatabase(Decisions):
                 str(
                     self._file.value(
                         "SELECT count(*) FROM evidence.measurement WHERE image IN (SELECT id FROM evidence.image"
-                        " WHERE name NOT IN (SELECT name FROM main.image_row))"
+                        " WHERE name NOT IN (SELECT name FROM main.image))"
                     )
                 )
             )
@@ -194,7 +204,11 @@ class TuningDatabase(Decisions):
     def put_models(self, models: Iterable[Model], replacing: tuple[str, str, str]) -> None:
         """Writes models in place of all those of an (arch, product, operator), all or none."""
         with self._file.transaction():
-            self._file.execute("DELETE FROM main.model WHERE (arch, product, operator) = (?, ?, ?)", list(replacing))
+            self._file.execute(
+                "DELETE FROM main.model_row WHERE product = (SELECT id FROM main.product WHERE (arch, name) = (?, ?))"
+                " AND operator = ?",
+                list(replacing),
+            )
             models = list(models)
             put_models(self._file, models)
         self._decided |= {(one.arch, one.kernel) for one in models}  # other types than theirs ship by them, too
@@ -207,9 +221,10 @@ class TuningDatabase(Decisions):
         with self._file.transaction():
             archive.rename(self._file, "evidence", names)
             for old, new in names.items():
-                self._file.execute("DELETE FROM main.image_row WHERE name = ?", [new])
-                self._file.execute("UPDATE main.image_row SET name = ? WHERE name = ?", [new, old])
-                self._file.execute("UPDATE main.model SET image = ? WHERE image = ?", [new, old])
+                self._file.execute(f"DELETE FROM main.image_row WHERE {NAMED}", split_name(new))
+                parts = [*named(self._file, new).values(), *split_name(old)]
+                for table in ("image_row", "model_row"):
+                    self._file.execute(f"UPDATE main.{table} SET (digest, prefix) = (?, ?) WHERE {NAMED}", parts)
             if names:
                 archive.pack_renamed(self._file, "evidence", archive.folder_of(self.path), names)
         self._decided |= {(one.arch, one.kernel) for one in self.winners()}
