@@ -32,8 +32,8 @@ def attention(
     sinks: torch.Tensor | None = None,
     softcap: float = 0.0,
     dropout: float = 0.0,
-    dropout_seed: torch.Tensor | None = None,
-    dropout_offset: torch.Tensor | None = None,
+    dropout_seed: torch.Tensor | int | None = None,
+    dropout_offset: torch.Tensor | int | None = None,
     cu_seqlens_q: torch.Tensor | None = None,
     cu_seqlens_k: torch.Tensor | None = None,
     max_seqlen_q: int = 0,
@@ -64,8 +64,8 @@ def attention(
     ``sinks``, [heads_q]: a score that takes part in the softmax and has no value.
 
     ``dropout``: the probability, in steps of 2 ** -16, with which a weight becomes zero; the others grow in proportion.
-    The same ``dropout_seed`` and ``dropout_offset``, tensors of one int64 each on q's device, drop the same weights;
-    without a seed, torch's generator of the device draws both.
+    The same ``dropout_seed`` and ``dropout_offset``, numbers or tensors of one int64 each on q's device, drop the same
+    weights (``dropout_mask``); without a seed, torch's generator of the device draws both.
 
     With ``cu_seqlens_q`` and ``cu_seqlens_k``, [sequences + 1] int32, sequences of different lengths lie one after the
     other: q is [total, heads_q, head_dim], k and v are [total, heads_k, ...], logsumexp is [heads_q, total], and
@@ -148,8 +148,9 @@ def attention(
         k_descale, v_descale, q_descale = (each_of_heads(one, sequences, k) for one in scales)
     if dropout and dropout_seed is None:
         dropout_seed, dropout_offset = torch.randint(2**62, (2,), device=q.device).unbind()
-    elif dropout and dropout_offset is None:
-        dropout_offset = torch.zeros_like(dropout_seed)
+    elif dropout:
+        dropout_seed = _one_of(dropout_seed, q.device)
+        dropout_offset = _one_of(0 if dropout_offset is None else dropout_offset, q.device)
     out, logsumexp = FEATURED(
         q,
         k,
@@ -174,6 +175,11 @@ def attention(
         **mask,
     )
     return (out, logsumexp) if return_logsumexp else out
+
+
+def _one_of(number: torch.Tensor | int | None, device: torch.device) -> torch.Tensor:
+    """A number in memory of the device; a tensor is one already."""
+    return number if isinstance(number, torch.Tensor) else torch.full((), number, dtype=torch.int64, device=device)
 
 
 def require_rows(op: str, **named: torch.Tensor) -> None:

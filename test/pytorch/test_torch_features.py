@@ -23,7 +23,7 @@ from attention_cases import Case, covering, inputs
 from attention_truth import Call, check, ordinary, truth
 from torch.utils.checkpoint import checkpoint
 
-from aotriton.torch import attention
+from aotriton.torch import attention, dropout_mask
 
 OPS = torch.ops.aotriton
 EPS = 2.0**-8  # of one rounding to bfloat16
@@ -199,8 +199,14 @@ def test_philox_is_the_published_one() -> None:
 def test_dropout_drops_by_philox(p: float, seed: int, offset: int) -> None:
     """Which weights are dropped follows from the seed and the offset; both ways."""
     keep = kept(p, seed, offset, torch.arange(8), ROWS, KEYS).view(2, 4, ROWS, KEYS)
+    assert torch.equal(dropout_mask(2, 4, ROWS, KEYS, p, torch.tensor(seed), offset), keep > 0)
     how = {"dropout": p, "dropout_seed": torch.tensor(seed), "dropout_offset": torch.tensor(offset)}
     same(partial(attention, return_logsumexp=True, **how, **MASK), partial(dense, keep=keep, **MASK), QKV)
+
+
+def test_a_mask_of_no_such_dropout_is_refused() -> None:
+    with pytest.raises(ValueError, match="dropout is 1, which must be at least 0 and at most 65534 / 65536"):
+        dropout_mask(1, 1, 16, 16, 1.0, 0, 0)
 
 
 def test_dropout_draws_from_torchs_generator() -> None:
@@ -217,6 +223,7 @@ def test_dropout_draws_from_torchs_generator() -> None:
     assert (first == 0).float().mean().item() == pytest.approx(0.3, abs=0.02)
     seed = torch.tensor(7)
     assert torch.equal(call(dropout_seed=seed), call(dropout_seed=seed, dropout_offset=torch.tensor(0)))
+    assert torch.equal(call(dropout_seed=7, dropout_offset=2), call(dropout_seed=seed, dropout_offset=torch.tensor(2)))
 
 
 def test_dropout_under_checkpointing() -> None:
