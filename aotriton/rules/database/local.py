@@ -71,7 +71,7 @@ def _refresh(path: Path, folder: Path, database: Path) -> None:
             if other_checkout or 0 < version < EVIDENCE_VERSION:  # it is made again from the archive
                 archive.pack(file, "main", folder, archive.unpacked(file, "main"))
                 there, known = archive.files(folder), {}
-                file.drop_tables("main")
+                file.drop("table", "main")
                 file.make(EVIDENCE, EVIDENCE_VERSION)
                 file.script(MARKS)
             archive.load(file, folder, [name for name, size in there.items() if known.get(name) != size])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aotriton.rules.database import rows
 from aotriton.rules.database.rows import Model, Winner
-from aotriton.rules.database.schema import APART, EVIDENCE_1_TO_2, VERSION
+from aotriton.rules.database.schema import APART, EVIDENCE_1_TO_2, VERSION, VIEWS
 from aotriton.rules.database.sqlite_file import APPLICATION_ID, File
 
 # Step n takes a file from version n to n + 1. No step is ever edited.
@@ -127,7 +127,8 @@ MIGRATIONS = (
     """,
 )
 
-# The same from version 4 on. A table is copied and made again under its name, to which others refer.
+# The same from version 4 on. A table is copied and made again under its name, to which others refer. Views have no
+# rows: those of today replace them after the last step.
 MIGRATIONS_APART = (
     # Checksums were text, and every winner and median had the text of its provenance.
     """
@@ -187,10 +188,6 @@ MIGRATIONS_APART = (
     """,
     # The names of images, and those of products and functionals in models and certificates, were texts.
     """
-    DROP VIEW main.image;
-    DROP VIEW main.winner;
-    DROP VIEW main.median;
-    DROP VIEW main.certificate;
     CREATE TEMP TABLE older_product AS SELECT * FROM main.product;
     CREATE TEMP TABLE older_image AS
         SELECT *, rtrim(name, replace(name, '_', '')) AS prefix FROM main.image_row;
@@ -249,29 +246,6 @@ MIGRATIONS_APART = (
     DROP TABLE temp.older_image;
     DROP TABLE temp.older_model;
     DROP TABLE temp.older_certificate;
-    CREATE VIEW image AS SELECT i.id, x.prefix || i.digest AS name, c.config,
-            CASE WHEN i.sha256 IS NOT NULL THEN lower(hex(i.sha256)) END AS sha256,
-            i.registers, i.spills, i.shared, i.timed
-        FROM image_row i JOIN image_prefix x ON x.id = i.prefix JOIN config c ON c.id = i.config;
-    CREATE VIEW winner AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin,
-            x.prefix || i.digest AS image, c.config, v.provenance, v.source, w.median_us, w.runners_up, w.low_us,
-            w.high_us, w.shape, v.measured
-        FROM winner_row w JOIN functional f ON f.id = w.functional JOIN product p ON p.id = w.product
-        JOIN bin b ON b.id = w.bin JOIN image_row i ON i.id = w.image JOIN image_prefix x ON x.id = i.prefix
-        JOIN config c ON c.id = i.config JOIN provenance v ON v.id = w.provenance;
-    CREATE VIEW model AS SELECT f.arch, p.name AS product, m.operator, f.kernel, f.functional,
-            x.prefix || m.digest AS image, m.form, m.occupancy, m.coefficients, m.error, m.samples, m.saves, m.source
-        FROM model_row m JOIN functional f ON f.id = m.functional JOIN product p ON p.id = m.product
-        JOIN image_prefix x ON x.id = m.prefix;
-    CREATE VIEW median AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin,
-            x.prefix || i.digest AS image, c.config, m.median_us, v.measured
-        FROM median_row m JOIN functional f ON f.id = m.functional JOIN product p ON p.id = m.product
-        JOIN bin b ON b.id = m.bin JOIN image_row i ON i.id = m.image JOIN image_prefix x ON x.id = i.prefix
-        JOIN config c ON c.id = i.config JOIN provenance v ON v.id = m.provenance ORDER BY m.id;
-    CREATE VIEW certificate AS SELECT x.prefix || i.digest AS image, p.name AS product, c.day, c.problems, c.checks,
-            c.error, c.allowed
-        FROM certificate_row c JOIN image_row i ON i.id = c.image JOIN image_prefix x ON x.id = i.prefix
-        JOIN product p ON p.id = c.product;
     """,
 )
 
@@ -280,6 +254,8 @@ def migrate(file: File) -> None:
     """Brings a file of version 4 or later to that of today. Within a transaction, while foreign keys are off."""
     for step in MIGRATIONS_APART[file.version() - APART :]:
         file.script(step)
+    file.drop("view", "main")
+    file.script(VIEWS)
     file.execute(f"PRAGMA user_version = {VERSION}")
 
 

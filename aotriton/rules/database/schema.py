@@ -12,7 +12,7 @@ APART = 4  # the first version whose evidence is in files of its own
 # What code generation reads. A text that thousands of rows share stands once; the views have it in place of its id.
 # An image's name is a prefix, to its last underscore, and a digest. A model may name an image that has no row. A
 # product that only models and certificates name has no multiprocessors.
-DECISIONS = """
+TABLES = """
     CREATE TABLE product (
         id INTEGER PRIMARY KEY, arch TEXT NOT NULL, name TEXT NOT NULL, multiprocessors INTEGER, memory INTEGER,
         UNIQUE (arch, name));
@@ -26,10 +26,6 @@ DECISIONS = """
         id INTEGER PRIMARY KEY, digest TEXT NOT NULL, prefix INTEGER NOT NULL REFERENCES image_prefix,
         config INTEGER NOT NULL REFERENCES config, sha256 BLOB, registers INTEGER, spills INTEGER, shared INTEGER,
         timed INTEGER NOT NULL CHECK (timed IN (0, 1)), UNIQUE (digest, prefix));
-    CREATE VIEW image AS SELECT i.id, x.prefix || i.digest AS name, c.config,
-            CASE WHEN i.sha256 IS NOT NULL THEN lower(hex(i.sha256)) END AS sha256,
-            i.registers, i.spills, i.shared, i.timed
-        FROM image_row i JOIN image_prefix x ON x.id = i.prefix JOIN config c ON c.id = i.config;
     CREATE TABLE provenance (
         id INTEGER PRIMARY KEY, provenance TEXT NOT NULL CHECK (provenance IN ('measured', 'predicted', 'imported')),
         source TEXT NOT NULL, measured TEXT NOT NULL, UNIQUE (provenance, source, measured));
@@ -39,42 +35,49 @@ DECISIONS = """
         provenance INTEGER NOT NULL REFERENCES provenance, median_us REAL NOT NULL, runners_up TEXT NOT NULL,
         low_us REAL NOT NULL, high_us REAL NOT NULL, shape TEXT NOT NULL,
         PRIMARY KEY (functional, product, bin)) WITHOUT ROWID;
-    CREATE VIEW winner AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin,
-            x.prefix || i.digest AS image, c.config, v.provenance, v.source, w.median_us, w.runners_up, w.low_us,
-            w.high_us, w.shape, v.measured
-        FROM winner_row w JOIN functional f ON f.id = w.functional JOIN product p ON p.id = w.product
-        JOIN bin b ON b.id = w.bin JOIN image_row i ON i.id = w.image JOIN image_prefix x ON x.id = i.prefix
-        JOIN config c ON c.id = i.config JOIN provenance v ON v.id = w.provenance;
     CREATE TABLE model_row (
         functional INTEGER NOT NULL REFERENCES functional, product INTEGER NOT NULL REFERENCES product,
         digest TEXT NOT NULL, prefix INTEGER NOT NULL REFERENCES image_prefix, operator TEXT NOT NULL,
         form TEXT NOT NULL, occupancy INTEGER NOT NULL, coefficients TEXT NOT NULL, error REAL NOT NULL,
         samples INTEGER NOT NULL, saves REAL NOT NULL, source TEXT NOT NULL,
         PRIMARY KEY (functional, product, digest, prefix)) WITHOUT ROWID;
-    CREATE VIEW model AS SELECT f.arch, p.name AS product, m.operator, f.kernel, f.functional,
-            x.prefix || m.digest AS image, m.form, m.occupancy, m.coefficients, m.error, m.samples, m.saves, m.source
-        FROM model_row m JOIN functional f ON f.id = m.functional JOIN product p ON p.id = m.product
-        JOIN image_prefix x ON x.id = m.prefix;
     CREATE TABLE median_row (
         id INTEGER PRIMARY KEY, functional INTEGER NOT NULL REFERENCES functional,
         product INTEGER NOT NULL REFERENCES product, bin INTEGER NOT NULL REFERENCES bin,
         image INTEGER NOT NULL REFERENCES image_row, median_us REAL NOT NULL CHECK (median_us > 0),
         provenance INTEGER NOT NULL REFERENCES provenance);
+    CREATE TABLE certificate_row (
+        image INTEGER NOT NULL REFERENCES image_row, product INTEGER NOT NULL REFERENCES product, day TEXT NOT NULL,
+        problems INTEGER NOT NULL, checks INTEGER NOT NULL, error REAL NOT NULL, allowed REAL NOT NULL,
+        PRIMARY KEY (image, product)) WITHOUT ROWID;
+    CREATE TABLE session (uuid TEXT PRIMARY KEY) WITHOUT ROWID;
+"""
+VIEWS = """
+    CREATE VIEW image AS SELECT i.id, x.prefix || i.digest AS name, c.config,
+            CASE WHEN i.sha256 IS NOT NULL THEN lower(hex(i.sha256)) END AS sha256,
+            i.registers, i.spills, i.shared, i.timed
+        FROM image_row i JOIN image_prefix x ON x.id = i.prefix JOIN config c ON c.id = i.config;
+    CREATE VIEW winner AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin,
+            x.prefix || i.digest AS image, c.config, v.provenance, v.source, w.median_us, w.runners_up, w.low_us,
+            w.high_us, w.shape, v.measured
+        FROM winner_row w JOIN functional f ON f.id = w.functional JOIN product p ON p.id = w.product
+        JOIN bin b ON b.id = w.bin JOIN image_row i ON i.id = w.image JOIN image_prefix x ON x.id = i.prefix
+        JOIN config c ON c.id = i.config JOIN provenance v ON v.id = w.provenance;
+    CREATE VIEW model AS SELECT f.arch, p.name AS product, m.operator, f.kernel, f.functional,
+            x.prefix || m.digest AS image, m.form, m.occupancy, m.coefficients, m.error, m.samples, m.saves, m.source
+        FROM model_row m JOIN functional f ON f.id = m.functional JOIN product p ON p.id = m.product
+        JOIN image_prefix x ON x.id = m.prefix;
     CREATE VIEW median AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin,
             x.prefix || i.digest AS image, c.config, m.median_us, v.measured
         FROM median_row m JOIN functional f ON f.id = m.functional JOIN product p ON p.id = m.product
         JOIN bin b ON b.id = m.bin JOIN image_row i ON i.id = m.image JOIN image_prefix x ON x.id = i.prefix
         JOIN config c ON c.id = i.config JOIN provenance v ON v.id = m.provenance ORDER BY m.id;
-    CREATE TABLE certificate_row (
-        image INTEGER NOT NULL REFERENCES image_row, product INTEGER NOT NULL REFERENCES product, day TEXT NOT NULL,
-        problems INTEGER NOT NULL, checks INTEGER NOT NULL, error REAL NOT NULL, allowed REAL NOT NULL,
-        PRIMARY KEY (image, product)) WITHOUT ROWID;
     CREATE VIEW certificate AS SELECT x.prefix || i.digest AS image, p.name AS product, c.day, c.problems, c.checks,
             c.error, c.allowed
         FROM certificate_row c JOIN image_row i ON i.id = c.image JOIN image_prefix x ON x.id = i.prefix
         JOIN product p ON p.id = c.product;
-    CREATE TABLE session (uuid TEXT PRIMARY KEY) WITHOUT ROWID;
 """
+DECISIONS = TABLES + VIEWS
 
 # What was measured, unpacked. ``packed`` is how many rows of a session a file of the archive has; -1 if none has it.
 EVIDENCE_VERSION = 4

@@ -83,9 +83,10 @@ class File:
     def many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
         self._db.conn.executemany(sql, rows)
 
-    def drop_tables(self, schema: str) -> None:
-        for (name,) in self.execute(f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table'").fetchall():
-            self.execute(f"DROP TABLE {schema}.{name}")
+    def drop(self, kind: str, schema: str) -> None:
+        """Drops each "table" or "view"."""
+        for (name,) in self.execute(f"SELECT name FROM {schema}.sqlite_master WHERE type = ?", [kind]).fetchall():
+            self.execute(f"DROP {kind} {schema}.{name}")
 
     def backup(self, to: File) -> None:
         """Copies the file, in one state, into another one."""

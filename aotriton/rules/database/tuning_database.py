@@ -98,7 +98,7 @@ class TuningDatabase(Decisions):
                         self._check_evidence()
                         older.migrate(self._file)
                     elif version < VERSION:
-                        self._file.drop_tables("main")
+                        self._file.drop("table", "main")
                         self._file.make(DECISIONS, VERSION)
                         if copied.exists():
                             self._take_evidence(self.path)
