@@ -279,9 +279,10 @@ def check(name: str, result: Array, exact: Results, ordinary: Results, dtype: st
 
 WORD = 0xFFFFFFFF
 ROUNDS = 7
+NUMBERS = 32768  # of which those below a threshold drop a score
 
 
-def philox(seed: int, c0: Array, c1: Array, c2: Array, c3: Array, rounds: int = ROUNDS) -> tuple[Array, ...]:
+def philox4(seed: int, c0: Array, c1: Array, c2: Array, c3: Array, rounds: int = ROUNDS) -> tuple[Array, ...]:
     """The four words of Philox 4x32 for each counter (Salmon et al., 2011); all are int64 with numbers of 32 bits."""
     k0, k1 = seed & WORD, (seed >> 32) & WORD
     for _ in range(rounds):
@@ -291,21 +292,32 @@ def philox(seed: int, c0: Array, c1: Array, c2: Array, c3: Array, rounds: int = 
     return c0, c1, c2, c3
 
 
+def philox2(key: Array, c0: Array, c1: Array, rounds: int = ROUNDS) -> tuple[Array, Array]:
+    """The two words of Philox 2x32, likewise."""
+    for _ in range(rounds):
+        product = c0 * 0xD256D193
+        c0, c1 = (product >> 32) & WORD ^ c1 ^ key, product & WORD
+        key = (key + 0x9E3779B9) & WORD
+    return c0, c1
+
+
 def threshold(dropout: float) -> int:
-    """Of 65536 numbers, how many drop a score."""
-    return min(math.floor(dropout * 65536 + 0.5), 65535)
+    """Of NUMBERS numbers, how many drop a score: 255 of 256 at most."""
+    return min(math.floor(dropout * NUMBERS + 0.5), NUMBERS - NUMBERS // 256)
 
 
 def kept(seed: int, offset: int, heads: Array, count_q: int, count_k: int, dropped: int) -> Array:
     """Which scores stay: of ``heads``, which are numbered through all sequences, count_q x count_k each."""
     xp = _library(heads)
     row, key = -(-count_q // 16), -(-count_k // 16)  # of 16 each
-    c0 = xp.arange(4 * key, device=heads.device)
-    c1 = xp.arange(8 * row, device=heads.device)[:, None]
-    head = (heads[..., None, None] + ((offset >> 32) & WORD)) & WORD
-    zero = 0 * (c0 + c1 + head)
-    words = philox(seed, c0 + zero, c1 + zero, (offset & WORD) + zero, head + zero)
-    halves = [half for word in words for half in (word & 0xFFFF, word >> 16)]
+    zero = xp.zeros(1, dtype=heads.dtype, device=heads.device)
+    of_call, of_keys, of_rows, _ = philox4(seed, zero + (offset & WORD), zero + ((offset >> 32) & WORD), zero, zero)
+    c0 = (xp.arange(4 * key, device=heads.device) + of_keys) & WORD
+    c1 = (xp.arange(8 * row, device=heads.device)[:, None] + of_rows) & WORD
+    of_head = (of_call + heads[..., None, None] * 0xBB67AE85) & WORD
+    words = philox2(of_head, c0 + 0 * (c1 + of_head), c1 + 0 * (c0 + of_head))
+    turned = [word >> 8 | word << 24 for word in words]
+    halves = [half >> at & 0x7FFF for pair in zip(words, turned, strict=True) for half in pair for at in (0, 16)]
     numbers = xp.stack(halves).reshape(2, 2, 2, *heads.shape, row, 8, key, 4)
     # Of a row its 16, its half and its place there, of a key its 16, its half, its pair and its place in that
     numbers = xp.moveaxis(numbers, (0, 1, 2), (-6, -3, -1)).reshape(*heads.shape, 16 * row, 16 * key)
@@ -322,7 +334,7 @@ def _keep(call: Call, part: Part, count_q: int, count_k: int, dtype: Any) -> Arr
     dropped = threshold(call.dropout)
     numbers = sequences[:, None, None] * heads_q + heads
     stay = kept(call.dropout_seed, call.dropout_offset, numbers, count_q, count_k, dropped)
-    return xp.asarray(stay, dtype=dtype) * (65536 / (65536 - dropped))
+    return xp.asarray(stay, dtype=dtype) * (NUMBERS / (NUMBERS - dropped))
 
 
 # ---- what is worked out at once --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_cases import OPTIONS, SEQUENCES, VALUES, Case, covering, inputs, possible, random_cases
-from attention_truth import WORD, Call, Results, check, kept, ordinary, philox, threshold, truth
+from attention_truth import NUMBERS, WORD, Call, Results, check, kept, ordinary, philox2, philox4, threshold, truth
 
 from aotriton.rules.flash.features import DBIAS, FEATURES, FP8_KEYS, FP8_Q, OWN_LAST, PAGES, WINDOW
 
@@ -46,7 +46,7 @@ def sequences(case: Case) -> list[tuple[int, int, int, int, int]]:
 
 # ---- Philox ----------------------------------------------------------------------------------------------------------
 
-# Random123's kat_vectors of philox4x32: rounds, key, counter, words.
+# Random123's kat_vectors of philox4x32 and philox2x32: rounds, key, counter, words.
 PI = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)
 KNOWN = (
     (7, 0, (0, 0, 0, 0), (0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48)),
@@ -55,6 +55,12 @@ KNOWN = (
     (10, 0, (0, 0, 0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
     (10, -1, (WORD,) * 4, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
     (10, 0x299F31D0A4093822, PI, (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)),
+    (7, 0, (0, 0), (0x257A3673, 0xCD26BE2A)),
+    (7, WORD, (WORD, WORD), (0xAB302C4D, 0x3DC9D239)),
+    (7, 0x13198A2E, PI[:2], (0xBEDBBE6B, 0xE4C770B3)),
+    (10, 0, (0, 0), (0xFF1DAE59, 0x6CD10DF2)),
+    (10, WORD, (WORD, WORD), (0x2C3F628B, 0xAB4FD7AD)),
+    (10, 0x13198A2E, PI[:2], (0xDD7CE038, 0xF62A4C12)),
 )
 
 
@@ -63,8 +69,8 @@ def test_philox_has_the_words_that_its_authors_publish(
     rounds: int, key: int, counter: tuple[int, ...], words: tuple[int, ...]
 ) -> None:
     """For counters and keys of zeros, of ones and of pi."""
-    c0, c1, c2, c3 = (np.array([one]) for one in counter)
-    found = philox(key, c0, c1, c2, c3, rounds)
+    counters = [np.array([one]) for one in counter]
+    found = philox4(key, *counters, rounds) if len(counter) == 4 else philox2(np.array([key]), *counters, rounds)
     assert tuple(int(one[0]) for one in found) == words
 
 
@@ -79,21 +85,28 @@ def test_philox_is_tritons() -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         for seed in seeds:
             theirs = pool.submit(interpreted_philox.words, seed, counters).result()
-            assert np.array_equal(theirs, np.stack(philox(seed, *counters)))
+            assert np.array_equal(theirs, np.stack(philox4(seed, *counters)))
+
+
+def number_of(seed: int, offset: int, head: int, i: int, j: int) -> int:
+    """Score j of row i has word i / 8 % 2 of a counter, turned by a byte where j / 8 is odd: of that the low half where
+    j is even, else the high half, without its highest bit.
+    """
+    key, of_keys, of_rows, _ = philox4(seed, *(np.array([one]) for one in (offset & WORD, (offset >> 32) & WORD, 0, 0)))
+    counter = 4 * (j // 16) + j % 8 // 2 + of_keys & WORD, 8 * (i // 16) + i % 8 + of_rows & WORD
+    word = int(philox2(key + head * 0xBB67AE85 & WORD, *counter)[i // 8 % 2][0])
+    if j // 8 % 2:
+        word = word >> 8 | (word & 0xFF) << 24
+    return word >> 16 * (j % 2) & 0x7FFF
 
 
 def test_a_score_has_its_half_of_a_word() -> None:
-    """Score j of row i has word 2 (i / 8 % 2) + j / 8 % 2 of counter (4 (j / 16) + j % 8 / 2, 8 (i / 16) + i % 8,
-    offset, head + high half of the offset), low half first; numbers below the threshold are dropped.
-    """
-    seed, offset, head, dropped = 5, (3 << 32) | 7, (1 << 32) - 1, 20_000
+    """Numbers below the threshold are dropped."""
+    seed, offset, head, dropped = 5, (3 << 32) | 7, (1 << 31) - 1, 10_000
     found = kept(seed, offset, np.array([[head]]), 19, 37, dropped)
     for i in range(19):
         for j in range(37):
-            counter = 4 * (j // 16) + j % 8 // 2, 8 * (i // 16) + i % 8, 7, 2
-            words = philox(seed, *(np.array([one]) for one in counter))
-            number = int(words[2 * (i // 8 % 2) + j // 8 % 2][0]) >> 16 * (j % 2) & 0xFFFF
-            assert found[0, 0, i, j] == (number >= dropped)
+            assert found[0, 0, i, j] == (number_of(seed, offset, head, i, j) >= dropped)
 
 
 def test_the_share_of_dropped_scores_is_the_probability() -> None:
@@ -101,7 +114,36 @@ def test_the_share_of_dropped_scores_is_the_probability() -> None:
     for dropout in (0.1, 0.5, 0.9):
         found = kept(9, 0, np.arange(4)[None], 256, 256, threshold(dropout))
         assert abs(found.mean() - (1 - dropout)) < 4 * math.sqrt(dropout * (1 - dropout) / found.size)
-    assert [threshold(one) for one in (0.0, 1e-5, 0.1, 0.999999)] == [0, 1, 6554, 65535]
+    assert [threshold(one) for one in (0.0, 1e-5, 0.1, 0.999999)] == [0, 0, 3277, 32640]
+
+
+@pytest.mark.parametrize("dropout", [0.05, 0.1, 0.3, 0.5, 0.9])
+def test_scores_that_share_a_counter_are_dropped_as_if_they_were_independent(dropout: float) -> None:
+    """Any two of its eight, together as often as the product of their chances: within what 2^19 draws allow, and one
+    part in 128, as eight bits of each number are those of others, too.
+    """
+    heads = 32
+    dropped = ~kept(3, 8, np.arange(heads)[None], 512, 512, threshold(dropout))[0]
+    dropped = dropped.reshape(heads, 32, 2, 8, 32, 2, 4, 2)  # halves of 16 rows and of 16 keys, and keys of a pair
+    eight = np.moveaxis(dropped, (2, 5, 7), (0, 1, 2)).reshape(8, -1)
+    chance = threshold(dropout) / NUMBERS
+    for one in range(8):
+        for other in range(one):
+            found = (eight[one] & eight[other]).mean()
+            spread = math.sqrt(chance**2 * (1 - chance**2) / eight.shape[1])
+            assert abs(found - chance**2) < 5 * spread + chance**2 / 128, (one, other)
+
+
+def test_heads_sequences_and_calls_are_dropped_as_if_they_were_independent() -> None:
+    """Masks of two heads, and of one head of two offsets and of two seeds, agree as often as chance has it."""
+    rate = threshold(0.3)
+    chance = rate / NUMBERS
+    first = kept(1, 0, np.arange(2)[None], 512, 512, rate)[0]
+    calls = ((1, 1), (1, 1 << 32), (2, 0))
+    others = [first[1], *(kept(*call, np.arange(1)[None], 512, 512, rate)[0, 0] for call in calls)]
+    agree = chance**2 + (1 - chance) ** 2
+    for other in others:
+        assert abs((first[0] == other).mean() - agree) < 5 * math.sqrt(agree * (1 - agree) / other.size)
 
 
 # ---- by formulas and differences -------------------------------------------------------------------------------------
@@ -146,12 +188,9 @@ def score(
 def keeping(case: Case, z: int, h: int, i: int, j: int) -> float:
     if not case.dropout:
         return 1.0
-    head = (z * case.heads_q + h + (case.offset >> 32)) & WORD
-    counter = 4 * (j // 16) + j % 8 // 2, 8 * (i // 16) + i % 8, case.offset & WORD, head
-    words = philox(case.seed, *(np.array([one]) for one in counter))
-    number = int(words[2 * (i // 8 % 2) + j // 8 % 2][0]) >> 16 * (j % 2) & 0xFFFF
-    dropped = math.floor(case.dropout * 65536 + 0.5)
-    return 65536 / (65536 - dropped) if number >= dropped else 0.0
+    dropped = math.floor(case.dropout * NUMBERS + 0.5)
+    number = number_of(case.seed, case.offset, z * case.heads_q + h, i, j)
+    return NUMBERS / (NUMBERS - dropped) if number >= dropped else 0.0
 
 
 @pytest.mark.parametrize("case", [DROPPED, CAPPED, PACKED], ids=str)

@@ -65,7 +65,7 @@ def attention(
 
     ``dropout``: the probability, in steps of 2 ** -16, with which a weight becomes zero; the others grow in proportion.
     The same ``dropout_seed`` and ``dropout_offset``, numbers or tensors of one int64 each on q's device, drop the same
-    weights (``dropout_mask``); without a seed, torch's generator of the device draws both.
+    weights (``dropout_mask``); without a seed, torch's generator of the device draws a number that is both.
 
     With ``cu_seqlens_q`` and ``cu_seqlens_k``, [sequences + 1] int32, sequences of different lengths lie one after the
     other: q is [total, heads_q, head_dim], k and v are [total, heads_k, ...], logsumexp is [heads_q, total], and
@@ -147,7 +147,7 @@ def attention(
         scales = k_descale, v_descale, q_descale
         k_descale, v_descale, q_descale = (each_of_heads(one, sequences, k) for one in scales)
     if dropout and dropout_seed is None:
-        dropout_seed, dropout_offset = torch.randint(2**62, (2,), device=q.device).unbind()
+        dropout_seed = dropout_offset = torch.randint(2**62, (), device=q.device)
     elif dropout:
         dropout_seed = _one_of(dropout_seed, q.device)
         dropout_offset = _one_of(0 if dropout_offset is None else dropout_offset, q.device)

@@ -237,7 +237,7 @@ def textbook(given: Tensors, case: Case, work: Any, heads: Any) -> Tensors:
     ``heads``: the numbers of q's heads, through all batches, as dropout counts them.
     """
     import torch
-    from attention_truth import kept, threshold
+    from attention_truth import NUMBERS, kept, threshold
 
     names = ("q", "k", "v", *(["bias"] if case.bias else []))
     own = {name: given[name].detach().to(work).requires_grad_() for name in names}
@@ -251,7 +251,7 @@ def textbook(given: Tensors, case: Case, work: Any, heads: Any) -> Tensors:
     if case.dropout:
         dropped = threshold(case.dropout)
         stay = kept(SEED, OFFSET, heads, case.seqlen_q, case.seqlen_k, dropped)
-        weights = weights * (stay * (65536 / (65536 - dropped))).to(work)
+        weights = weights * (stay * (NUMBERS / (NUMBERS - dropped))).to(work)
     out = weights @ own["v"]
     gradients = torch.autograd.grad(out, list(own.values()), given["dout"].to(work))
     return {"out": out.detach()} | {f"d{name}": one for name, one in zip(own, gradients, strict=True)}

@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from aotriton.torch import attention, dropout_mask
 
 OPS = torch.ops.aotriton
+WORD = 0xFFFFFFFF
 EPS = 2.0**-8  # of one rounding to bfloat16
 
 
@@ -37,33 +38,39 @@ def ints(*numbers: int) -> Any:
     return torch.tensor(numbers, dtype=torch.int32)
 
 
-def philox(seed: int, counter: Any) -> Any:
-    """The four words of Philox 4x32 with 7 rounds for each counter of four words, after Salmon et al., 2011."""
-    low = 0xFFFFFFFF
+def product(factor: int, word: Any) -> tuple[Any, Any]:
+    """The words of factor x word, by factors of 16 bits, so that int64 holds the products."""
+    high, rest = word * (factor >> 16), word * (factor & 0xFFFF)
+    total = (high & 0xFFFF) * 65536 + rest
+    return (high >> 16) + (total >> 32), total & WORD
+
+
+def philox(key: Any, counter: Any) -> Any:
+    """The words of Philox 2x32 or 4x32 with 7 rounds for each counter, after Salmon et al., 2011."""
     c = [part.clone() for part in counter.long().unbind(-1)]
-    keys = [seed & low, seed >> 32 & low]
+    keys = [key & WORD, key >> 32 & WORD]
     for _ in range(7):
-        halves = []
-        for factor, word in ((0xD2511F53, c[0]), (0xCD9E8D57, c[2])):  # of 16 bits, so that int64 holds the products
-            high, rest = word * (factor >> 16), word * (factor & 0xFFFF)
-            total = (high & 0xFFFF) * 65536 + rest
-            halves.append(((high >> 16) + (total >> 32), total & low))
-        (high0, low0), (high2, low2) = halves
-        c = [high2 ^ c[1] ^ keys[0], low2, high0 ^ c[3] ^ keys[1], low0]
-        keys = [keys[0] + 0x9E3779B9 & low, keys[1] + 0xBB67AE85 & low]
+        if len(c) == 2:
+            high, low = product(0xD256D193, c[0])
+            c = [high ^ c[1] ^ keys[0], low]
+        else:
+            (high0, low0), (high2, low2) = product(0xD2511F53, c[0]), product(0xCD9E8D57, c[2])
+            c = [high2 ^ c[1] ^ keys[0], low2, high0 ^ c[3] ^ keys[1], low0]
+        keys = [keys[0] + 0x9E3779B9 & WORD, keys[1] + 0xBB67AE85 & WORD]
     return torch.stack(c, -1)
 
 
 def kept(p: float, seed: int, offset: int, slices: Any, rows: int, keys: int) -> Any:
     """What the weights of each slice, the number of a head of all sequences, are multiplied by, for dropout."""
-    dropped = min(math.floor(p * 65536 + 0.5), 65535)
+    dropped = min(math.floor(p * 32768 + 0.5), 32640)
+    of_call, of_key, of_row, _ = philox(seed, torch.tensor([offset & WORD, offset >> 32 & WORD, 0, 0]))
     key, row, of = torch.meshgrid(torch.arange(keys), torch.arange(rows), slices, indexing="ij")
-    low = torch.full_like(key, offset & 0xFFFFFFFF)
-    c0, c1 = 4 * (key // 16) + key % 8 // 2, 8 * (row // 16) + row % 8
-    words = philox(seed, torch.stack([c0, c1, low, of + (offset >> 32) & 0xFFFFFFFF], -1))
-    word = words.gather(-1, (2 * (row // 8 % 2) + key // 8 % 2)[..., None])[..., 0]
-    bits = torch.where(key % 2 == 1, word >> 16, word & 0xFFFF)
-    return torch.where(bits < dropped, 0.0, 65536 / (65536 - dropped)).double().permute(2, 1, 0)
+    c0, c1 = 4 * (key // 16) + key % 8 // 2 + of_key, 8 * (row // 16) + row % 8 + of_row
+    words = philox(of_call + of * 0xBB67AE85 & WORD, torch.stack([c0 & WORD, c1 & WORD], -1))
+    word = words.gather(-1, (row // 8 % 2)[..., None])[..., 0]
+    word = torch.where(key // 8 % 2 == 1, word >> 8 | (word & 0xFF) << 24, word)
+    number = torch.where(key % 2 == 1, word >> 16, word) & 0x7FFF
+    return torch.where(number < dropped, 0.0, 32768 / (32768 - dropped)).double().permute(2, 1, 0)
 
 
 def dense(
@@ -188,14 +195,15 @@ def test_a_sink_alone() -> None:
 
 def test_philox_is_the_published_one() -> None:
     """The tests' own random bits are those of the authors' list of known answers, for seven rounds."""
-    zeros = philox(0, torch.zeros(1, 4))
-    assert [hex(word) for word in zeros[0].tolist()] == ["0x5f6fb709", "0xd893f64", "0x4f121f81", "0x4f730a48"]
-    ones = philox(2**64 - 1, torch.full((1, 4), 0xFFFFFFFF))
-    assert [hex(word) for word in ones[0].tolist()] == ["0x5207ddc2", "0x45165e59", "0x4d8ee751", "0x8c52f662"]
+    four, two = torch.tensor([[0] * 4, [WORD] * 4]), torch.tensor([[0] * 2, [WORD] * 2])
+    assert philox(0, four)[0].tolist() == [0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48]
+    assert philox(2**64 - 1, four)[1].tolist() == [0x5207DDC2, 0x45165E59, 0x4D8EE751, 0x8C52F662]
+    assert philox(torch.tensor(0), two)[0].tolist() == [0x257A3673, 0xCD26BE2A]
+    assert philox(torch.tensor(WORD), two)[1].tolist() == [0xAB302C4D, 0x3DC9D239]
 
 
 @pytest.mark.parametrize(("seed", "offset"), [(1, 0), (-5, 2**40 + 7), (2**62 + 12345, 2**33 - 1)])
-@pytest.mark.parametrize("p", [0.25, 0.9, 1e-6])
+@pytest.mark.parametrize("p", [0.25, 0.9, 255 / 256, 1e-6])
 def test_dropout_drops_by_philox(p: float, seed: int, offset: int) -> None:
     """Which weights are dropped follows from the seed and the offset; both ways."""
     keep = kept(p, seed, offset, torch.arange(8), ROWS, KEYS).view(2, 4, ROWS, KEYS)
@@ -205,7 +213,7 @@ def test_dropout_drops_by_philox(p: float, seed: int, offset: int) -> None:
 
 
 def test_a_mask_of_no_such_dropout_is_refused() -> None:
-    with pytest.raises(ValueError, match="dropout is 1, which must be at least 0 and at most 65534 / 65536"):
+    with pytest.raises(ValueError, match="dropout is 1, which must be at least 0 and at most 255 / 256"):
         dropout_mask(1, 1, 16, 16, 1.0, 0, 0)
 
 
@@ -517,7 +525,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: attention(Q, K, V, dropout=1.0),
-        "attn_fwd: dropout is 1, which must be at least 0 and at most 65534 / 65536",
+        "attn_fwd: dropout is 1, which must be at least 0 and at most 255 / 256",
     ),
     (lambda: OPS.attn_fwd(Q, K, V, dropout=0.5), "attn_fwd: dropout is given, dropout_seed is not"),
     (lambda: attention(Q, K, V, sinks=SINKS[:3]), "attn_fwd: sinks has heads_q 3, q has 4"),

@@ -169,12 +169,12 @@ def test_a_call_stays_with_cudnn(counted: Callable[[], dict[str, Any]]) -> None:
     assert found["backward"] == {"aotriton": 0, "torch": {"the forward, with dropout, was torch's own": 1}}
 
 
-def same_as_attention(
-    results: Any, leaves: Any, *, dropout: float = 0.0, state: Any = (None, None), **how: Any
-) -> None:
+def same_as_attention(results: Any, leaves: Any, *, dropout: float = 0.0, state: Any = None, **how: Any) -> None:
     """The first result is that of ``attention`` with what the call drew, and so are the gradients of the leaves."""
-    seed, offset = (None if one is None else one.view(torch.int64) for one in state)
-    expected = attention(*leaves[:3], dropout=dropout, dropout_seed=seed, dropout_offset=offset, **how)
+    if dropout:
+        drawn = state.view(torch.int64).flatten()[0]  # serves as both
+        how |= {"dropout_seed": drawn, "dropout_offset": drawn}
+    expected = attention(*leaves[:3], dropout=dropout, **how)
     assert torch.equal(results[0], expected)
     dout, asking = tensor(*expected.shape, seed=9), [leaf for leaf in leaves if leaf.requires_grad]
     found = torch.autograd.grad(results[0], asking, dout)
@@ -233,7 +233,7 @@ def test_masks_and_dropout_of_cudnn_run_here(mask: Any, dropout: float, counted:
     results = CUDNN(*QKV, mask, True, dropout)
     of_meta = None if mask is None else mask.to("meta")
     as_foretold(results, CUDNN(*(x.to("meta") for x in QKV), of_meta, True, dropout))
-    same_as_attention(results, QKV, dropout=dropout, state=results[6:8] if dropout else (None, None), bias=mask)
+    same_as_attention(results, QKV, dropout=dropout, state=results[6], bias=mask)
     assert counted() == {"forward": {"aotriton": 1, "torch": {}}, "backward": {"aotriton": 1, "torch": {}}}
 
 
@@ -270,13 +270,30 @@ def test_masks_of_the_memory_efficient_backend_run_here(
     results = EFFICIENT(*leaves, mask, True, dropout)
     meta = [x.to("meta") for x in (*leaves, mask)]
     as_foretold(results, EFFICIENT(*meta, True, dropout))
-    same_as_attention(
-        results, [*leaves, mask], dropout=dropout, state=results[2:] if dropout else (None, None), bias=mask
-    )
+    same_as_attention(results, [*leaves, mask], dropout=dropout, state=results[2], bias=mask)
     assert (results[1][:, :, rows:] == torch.inf).all()
     with torch.no_grad():
         assert EFFICIENT(*leaves, mask, False)[1].shape == (2, 4, 0)
     assert counted() == {"forward": {"aotriton": 2, "torch": {}}, "backward": {"aotriton": 1, "torch": {}}}
+
+
+@pytest.mark.parametrize("wanted", [(True, False, False), (False, True, False), (False, False, True)])
+@pytest.mark.usefixtures("active")
+def test_the_memory_efficient_backward_computes_what_is_asked_for(wanted: tuple[bool, ...]) -> None:
+    """Other gradients have their sizes and nothing else: torch lets their memory go."""
+    given = [tensor(2, 4, n, 16, seed=n) for n in (6, 9, 9)]
+    mask = tensor(2, 4, 6, 9, seed=4)
+    out, *others = EFFICIENT(*given, mask, True, 0.5)
+
+    def backward(*which: bool) -> list[Any]:
+        return torch.ops.aten._scaled_dot_product_efficient_attention_backward(
+            tensor(2, 4, 6, 16, seed=9), *given, mask, out, *others, 0.5, [*which, False]
+        )[:3]
+
+    every, found = backward(True, True, True), backward(*wanted)
+    for one, expected, asked in zip(found, every, wanted, strict=True):
+        assert one.shape == expected.shape
+        assert torch.equal(one, expected) == asked
 
 
 @pytest.mark.parametrize("keys", [5, 9])

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: the preset torch has it")
 
 from attention_cases import Case, inputs, random_cases  # noqa: E402 - after what may be missing
-from attention_truth import Call, hidden, kept, threshold, truth  # noqa: E402
+from attention_truth import NUMBERS, Call, hidden, kept, threshold, truth  # noqa: E402
 
 CASES = random_cases(60, seed=5, longest=40)
 
@@ -51,7 +51,7 @@ def textbook(case: Case, call: Call, z: int, at: tuple[int, slice, slice]) -> An
         dropped = threshold(case.dropout)
         heads = (z * case.heads_q + torch.arange(case.heads_q))[None]
         stay = kept(case.seed, case.offset, heads, count_q, count_k, dropped)[0].double()
-        p = torch.cat([p[..., :count_k] * stay * (65536 / (65536 - dropped)), p[..., count_k:]], -1)
+        p = torch.cat([p[..., :count_k] * stay * (NUMBERS / (NUMBERS - dropped)), p[..., count_k:]], -1)
     return p @ v
 
 

@@ -76,10 +76,10 @@ class Features {
       return fail(Error::invalid_argument, "%s: softcap is %g, which must be finite, and not negative", op(),
                   static_cast<double>(softcap));
     // More would drop all of 65,536 random numbers but one, and scale a weight beyond the largest number of float16.
-    constexpr float kMostDropout = 65534.0f / 65536;
+    constexpr float kMostDropout = 255.0f / 256;
     if (!(dropout >= 0 && dropout <= kMostDropout))
-      return fail(Error::invalid_argument, "%s: dropout is %g, which must be at least 0 and at most 65534 / 65536",
-                  op(), static_cast<double>(dropout));
+      return fail(Error::invalid_argument, "%s: dropout is %g, which must be at least 0 and at most 255 / 256", op(),
+                  static_cast<double>(dropout));
     if (bits_ & kDropout) {
       for (const size_t slot : {x_.dropout_seed, x_.dropout_offset})
         if (!given(slot)) return fail(Error::null_pointer, "%s: dropout is given, %s is not", op(), name(slot));

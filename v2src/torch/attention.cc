@@ -80,6 +80,10 @@ void set_features(const char* op, const Tensor& q, Features& given, aotriton_att
   set_strided("v_descale", given.v_descale, features.v_descale);
   features.dropout_seed = number_at(op, "dropout_seed", q, given.dropout_seed);
   features.dropout_offset = number_at(op, "dropout_offset", q, given.dropout_offset);
+  if (given.dropout_state) {
+    require_one_device(op, {{"q", q}, {"dropout_state", *given.dropout_state}});
+    features.dropout_seed = features.dropout_offset = given.dropout_state->data_ptr();
+  }
   features.max_seqlen_q = given.max_seqlen_q;
   features.max_seqlen_k = given.max_seqlen_k;
   features.softcap = static_cast<float>(given.softcap);

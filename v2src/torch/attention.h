@@ -23,6 +23,7 @@ struct Features {
   int64_t max_seqlen_q = 0, max_seqlen_k = 0;
   double softcap = 0, dropout = 0;
   Maybe block_table = {}, k_descale = {}, v_descale = {}, q_descale = {};
+  Maybe dropout_state = {};  // whose first number is both the seed and the offset
 };
 
 // The operators' kernels: out and logsumexp; dq, dk and dv, of which those that `skip_gradients` names, as in c.h, have

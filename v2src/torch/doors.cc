@@ -26,22 +26,22 @@ AtenTensorHandle* handle_of(const Maybe& tensor, AtenTensorHandle* handle) {
   return handle;
 }
 
-Tensor drawn(int32_t dtype, const Tensor& like) {
+Tensor drawn(const std::vector<int64_t>& sizes, int32_t dtype, const Tensor& like) {
   using torch::stable::detail::from;
-  const Tensor state = empty({2}, dtype, like);
+  const Tensor state = empty(sizes, dtype, like);
   // The generator fills int64 alone.
   const Tensor numbers =
-      torch::stable::from_blob(state.data_ptr(), {2}, {1}, state.device(), torch::headeronly::ScalarType::Long);
+      torch::stable::from_blob(state.data_ptr(), {1}, {1}, state.device(), torch::headeronly::ScalarType::Long);
   std::array<StableIValue, 2> stack = {from(numbers), from(std::nullopt)};
   TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::random_", "", stack.data(), TORCH_ABI_VERSION));
   torch::stable::detail::to<Tensor>(stack[0]);  // the handle is the caller's
   return state;
 }
 
-void set_dropout(double dropout, const Tensor& seed, const Tensor& offset, Features& features) {
+void set_dropout(double dropout, const Tensor& state, Features& features) {
+  if (dropout == 0) return;
   features.dropout = dropout;
-  features.dropout_seed = seed;
-  features.dropout_offset = offset;
+  features.dropout_state = state;
 }
 
 void require_no_dropout(double dropout, const std::string& why) {

@@ -20,13 +20,13 @@ void require_own_kernel(const Tensor& query, bool exists, const char* op, const 
 // As the interface of AOTInductor takes an optional tensor.
 AtenTensorHandle* handle_of(const Maybe& tensor, AtenTensorHandle* handle);
 
-// The seed and the offset of dropout, two numbers that torch's generator draws, in a tensor of this type of 64 bits.
-// torch's own forwards keep theirs in another type, by which a backward sees whose forward it was: each drops other
-// weights from the same numbers.
-Tensor drawn(int32_t dtype, const Tensor& like);
+// The state of dropout: a tensor of these sizes and this type of 64 bits, whose first number torch's generator draws,
+// and of which no other is used. torch's own forwards keep theirs in another type, by which a backward sees whose
+// forward it was: each drops other weights from the same numbers.
+Tensor drawn(const std::vector<int64_t>& sizes, int32_t dtype, const Tensor& like);
 
-// Sets what a forward dropped.
-void set_dropout(double dropout, const Tensor& seed, const Tensor& offset, Features& features);
+// Sets what a forward drops, if anything.
+void set_dropout(double dropout, const Tensor& state, Features& features);
 
 // For a backward that cannot run here: fails where no other kernel can take it, either, as only this library knows what
 // its forward dropped.

@@ -7,9 +7,9 @@
 #include <torch/headeronly/util/Half.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
-#include <iterator>
 #include <limits>
 #include <string>
 #include <utility>
@@ -148,22 +148,47 @@ void require_sequences(const char* op, const Params& p) {
   require_rising(op, "cu_seqlens_k", p.features.cu_seqlens_k, p.k.sizes[2]);
 }
 
-// The 16 random bits of a score: Philox 4x32 with seven rounds (Salmon et al., 2011), whose four words serve eight
-// scores: of two rows, and of two pairs of neighbouring keys.
-uint32_t random_bits(uint64_t seed, uint64_t place, uint64_t slice, int64_t query, int64_t key) {
-  uint32_t c[] = {static_cast<uint32_t>(key / 16 * 4 + key % 8 / 2), static_cast<uint32_t>(query / 16 * 8 + query % 8),
-                  static_cast<uint32_t>(place), static_cast<uint32_t>(slice + (place >> 32))};
-  uint32_t k[] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
-  for (int round = 0; round < 7; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53} * c[0], b = uint64_t{0xCD9E8D57} * c[2];
-    const uint32_t next[] = {static_cast<uint32_t>(b >> 32) ^ c[1] ^ k[0], static_cast<uint32_t>(b),
-                             static_cast<uint32_t>(a >> 32) ^ c[3] ^ k[1], static_cast<uint32_t>(a)};
-    std::copy(std::begin(next), std::end(next), std::begin(c));
-    k[0] += 0x9E3779B9;
-    k[1] += 0xBB67AE85;
-  }
-  return c[query / 8 % 2 * 2 + key / 8 % 2] >> (key % 2 ? 16 : 0) & 0xFFFF;
+// A round of Philox (Salmon et al., 2011) for two of its words, with another of its words, or none, and a key.
+void philox_round(uint32_t factor, uint32_t& word, uint32_t& other, uint32_t key) {
+  const uint64_t product = uint64_t{factor} * word;
+  word = static_cast<uint32_t>(product >> 32) ^ other ^ key;
+  other = static_cast<uint32_t>(product);
 }
+
+constexpr int kPhiloxRounds = 7;
+constexpr uint32_t kPhiloxWeyl[] = {0x9E3779B9, 0xBB67AE85};  // what keys grow by from round to round
+constexpr uint32_t kDropoutNumbers = 32768;                   // of which those below a threshold drop a score
+
+// Which numbers the scores of a call have.
+struct Drawn {
+  uint32_t key = 0, of_keys = 0, of_rows = 0;
+
+  Drawn() = default;
+
+  // Three words that Philox 4x32 makes of the call's seed and offset.
+  Drawn(uint64_t seed, uint64_t offset) {
+    uint32_t c[] = {static_cast<uint32_t>(offset), static_cast<uint32_t>(offset >> 32), 0, 0};
+    uint32_t k[] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+    for (int round = 0; round < kPhiloxRounds; ++round) {
+      philox_round(0xD2511F53, c[0], c[3], k[1]);
+      philox_round(0xCD9E8D57, c[2], c[1], k[0]);
+      std::swap(c[0], c[2]);
+      for (int i = 0; i < 2; ++i) k[i] += kPhiloxWeyl[i];
+    }
+    key = c[0], of_keys = c[1], of_rows = c[2];
+  }
+
+  // The number of a score, below kDropoutNumbers. A counter of Philox 2x32 has those of eight: of two rows, and of two
+  // pairs of neighbouring keys.
+  uint32_t number(uint64_t slice, int64_t query, int64_t key_row) const {
+    uint32_t k = key + static_cast<uint32_t>(slice) * kPhiloxWeyl[1];
+    uint32_t words[] = {of_keys + static_cast<uint32_t>(key_row / 16 * 4 + key_row % 8 / 2),
+                        of_rows + static_cast<uint32_t>(query / 16 * 8 + query % 8)};
+    for (int round = 0; round < kPhiloxRounds; ++round, k += kPhiloxWeyl[0])
+      philox_round(0xD256D193, words[0], words[1], k);
+    return std::rotr(words[query / 8 % 2], key_row / 8 % 2 * 8 + key_row % 2 * 16) & (kDropoutNumbers - 1);
+  }
+};
 
 // One query head of one sequence: what scores it has, of which keys, and how much of each is kept.
 class Scores {
@@ -183,9 +208,10 @@ class Scores {
     const auto& slopes = f_.alibi_slopes;
     if (slopes.data) slope_ = load(slopes.data, slopes.dtype, batch_ * slopes.strides[0] + head * slopes.strides[1]);
     if (f_.dropout > 0 && f_.dropout_seed && f_.dropout_offset) {
-      dropped_ = std::min(static_cast<uint32_t>(f_.dropout * 65536 + 0.5f), uint32_t{65535});
-      seed_ = static_cast<uint64_t>(*static_cast<const int64_t*>(f_.dropout_seed));
-      place_ = static_cast<uint64_t>(*static_cast<const int64_t*>(f_.dropout_offset));
+      dropped_ =
+          std::min(static_cast<uint32_t>(f_.dropout * kDropoutNumbers + 0.5f), kDropoutNumbers - kDropoutNumbers / 256);
+      drawn_ = Drawn(static_cast<uint64_t>(*static_cast<const int64_t*>(f_.dropout_seed)),
+                     static_cast<uint64_t>(*static_cast<const int64_t*>(f_.dropout_offset)));
     }
   }
 
@@ -243,7 +269,8 @@ class Scores {
   // 0 where dropout drops the score, else what it is multiplied by.
   float kept(int64_t i, int64_t j) const {
     if (!dropped_) return 1;
-    return random_bits(seed_, place_, slice_, i, j) < dropped_ ? 0 : 65536.0f / static_cast<float>(65536 - dropped_);
+    if (drawn_.number(slice_, i, j) < dropped_) return 0;
+    return static_cast<float>(kDropoutNumbers) / static_cast<float>(kDropoutNumbers - dropped_);
   }
 
  private:
@@ -268,7 +295,7 @@ class Scores {
   uint64_t slice_;
   float slope_ = 0, sink_ = kNothing;
   uint32_t dropped_ = 0;
-  uint64_t seed_ = 0, place_ = 0;
+  Drawn drawn_;
 };
 
 // A GPU would read elsewhere.
@@ -370,6 +397,7 @@ void reference(const aotriton_attn_bwd_params& p) {
   require_sequences("attn_bwd", p);
   const int64_t heads_q = p.q.sizes[1], heads_k = p.k.sizes[1], group = heads_q / std::max<int64_t>(heads_k, 1);
   const int64_t sequences = sequences_of(p.features, p.q.sizes[0]);
+  const auto wanted = [&](uint8_t skip, const aotriton_tensor4& of) { return of.data && !(p.skip_gradients & skip); };
   std::vector<float> dsinks(static_cast<size_t>(sequences * heads_q));
   torch::stable::parallel_for(0, sequences * heads_k, 1, [&](int64_t begin, int64_t end) {
     for (int64_t slice = begin; slice < end; ++slice) {
@@ -403,11 +431,11 @@ void reference(const aotriton_attn_bwd_params& p) {
             add(dq[i], dproduct, k[j], q.columns);
           }
         }
-        if (p.dq.data) dq.write(p.dq, batch, head, of_q.begin);
+        if (wanted(AOTRITON_SKIP_DQ, p.dq)) dq.write(p.dq, batch, head, of_q.begin);
         if (dbias.rows) dbias.write(p.dbias, batch, head, 0);
       }
-      if (p.dk.data) dk.write(p.dk, batch, head_k, of_k.begin);
-      if (p.dv.data) dv.write(p.dv, batch, head_k, of_k.begin);
+      if (wanted(AOTRITON_SKIP_DK, p.dk)) dk.write(p.dk, batch, head_k, of_k.begin);
+      if (wanted(AOTRITON_SKIP_DV, p.dv)) dv.write(p.dv, batch, head_k, of_k.begin);
     }
   });
   for (int64_t head = 0; p.dsinks.data && head < heads_q; ++head) {

@@ -92,18 +92,13 @@ constexpr const char* kDropoutOfTorch = "the forward, with dropout, was torch's 
 // Whether the user lets SDPA take its flash backend, which is what this library takes the place of.
 bool flash_is_wanted() { return !torch_context || !flash_is_enabled || flash_is_enabled(torch_context()); }
 
-// The seed and the offset of a forward's dropout, of int64 where torch's forward drew them, and where there is none.
+// The seed and the offset of a forward's dropout, of int64 where torch's forward drew them, and where there is none. Of
+// what is drawn here the seed is all that counts.
 std::pair<Tensor, Tensor> seed_and_offset(double dropout, const Tensor& like, Features& features) {
-  if (dropout == 0) {
-    const int32_t seeds = aoti_torch_dtype_int64();
-    return {empty({}, seeds, like), empty({}, seeds, like)};
-  }
-  const Tensor state = drawn(aoti_torch_dtype_uint64(), like);
-  // Compiled programs ask of each tensor that an operator returns that it is aligned to 16 bytes.
-  const Tensor seed = torch::stable::select(state, 0, 0);
-  const Tensor offset = torch::stable::clone(torch::stable::select(state, 0, 1));
-  set_dropout(dropout, seed, offset, features);
-  return {seed, offset};
+  const int32_t seeds = dropout == 0 ? aoti_torch_dtype_int64() : aoti_torch_dtype_uint64();
+  const Tensor seed = dropout == 0 ? empty({}, seeds, like) : drawn({}, seeds, like);
+  set_dropout(dropout, seed, features);
+  return {seed, empty({}, seeds, like)};
 }
 
 // Why a backward cannot take what a forward dropped.
@@ -123,9 +118,8 @@ SdpaResults flash_forward(const Tensor& query, const Tensor& key, const Tensor& 
   if (why.empty()) {
     Features features;
     const int32_t seeds = aoti_torch_dtype_uint64();
-    const Tensor state = dropout_p != 0 ? drawn(aoti_torch_dtype_int64(), query) : empty({2}, seeds, query);
-    if (dropout_p != 0)
-      set_dropout(dropout_p, torch::stable::select(state, 0, 0), torch::stable::select(state, 0, 1), features);
+    const Tensor state = dropout_p != 0 ? drawn({2}, aoti_torch_dtype_int64(), query) : empty({2}, seeds, query);
+    set_dropout(dropout_p, state, features);
     const Forward call = forward_of(query, key, value, scale, mask_of_flash(is_causal), features);
     why = reason(compute(call, ""));
     if (why.empty()) {
@@ -154,9 +148,7 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& grad_out, const 
   std::string why = dropout_p != 0 && scalar_type(philox_seed) != aoti_torch_dtype_int64() ? kDropoutOfTorch : "";
   if (why.empty()) {
     Features features;
-    if (dropout_p != 0)
-      set_dropout(dropout_p, torch::stable::select(philox_seed, 0, 0), torch::stable::select(philox_seed, 0, 1),
-                  features);
+    set_dropout(dropout_p, philox_seed, features);
     const Backward call = backward_of(query, key, value, out, grad_out, logsumexp, scale, mask_of_flash(is_causal),
                                       deterministic_algorithms(), features);
     why = reason(compute(call, ""));
@@ -216,7 +208,7 @@ std::tuple<Tensor, Tensor, Tensor> cudnn_backward(const Tensor& grad_out, const 
   if (why.empty()) {
     Features features;
     if (attn_bias.defined()) features.bias = expanded(attn_bias, query, key);
-    if (dropout_p != 0) set_dropout(dropout_p, philox_seed, philox_offset, features);
+    set_dropout(dropout_p, philox_seed, features);
     const Backward call = backward_of(query, key, value, out, grad_out, torch::stable::squeeze(logsumexp, 3), scale,
                                       {.causal = is_causal}, deterministic_algorithms(), features);
     why = reason(compute(call, ""));
@@ -300,7 +292,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(
       attn_bias.defined() ? reason_of_seed(dropout_p, philox_seed) : "SDPA chose its memory-efficient backend";
   if (why.empty()) {
     Features features = {.bias = expanded(attn_bias, query, key)};
-    if (dropout_p != 0) set_dropout(dropout_p, philox_seed, philox_offset, features);
+    set_dropout(dropout_p, philox_seed, features);
     Tensor all_rows = logsumexp;
     Backward call = backward_of(query, key, value, out, grad_out, torch::stable::narrow(all_rows, 2, 0, query.size(2)),
                                 scale, {.causal = is_causal}, deterministic_algorithms(), features);
@@ -311,6 +303,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(
     place(call.dq, call.params.dq);
     place(call.dk, call.params.dk);
     place(call.dv, call.params.dv);
+    // What is not asked for is not computed; torch foretells a tensor of it all the same.
+    constexpr uint8_t kSkips[] = {AOTRITON_SKIP_DQ, AOTRITON_SKIP_DK, AOTRITON_SKIP_DV};
+    for (int i = 0; i < 3; ++i)
+      if (!grad_input_mask[i]) call.params.skip_gradients |= kSkips[i];
     Tensor dbias;
     if (grad_input_mask[3]) {  // rows are padded here, too
       const int64_t keys = key.size(2);

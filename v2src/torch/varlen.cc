@@ -57,9 +57,8 @@ Results forward(const Tensor& query, const Tensor& key, const Tensor& value, con
     Features features = {
         .cu_seqlens_q = cum_seq_q, .cu_seqlens_k = cum_seq_k, .max_seqlen_q = max_q, .max_seqlen_k = max_k};
     const int32_t seeds = aoti_torch_dtype_uint64();
-    const Tensor state = dropout_p != 0 ? drawn(aoti_torch_dtype_int64(), query) : empty({2}, seeds, query);
-    if (dropout_p != 0)
-      set_dropout(dropout_p, torch::stable::select(state, 0, 0), torch::stable::select(state, 0, 1), features);
+    const Tensor state = dropout_p != 0 ? drawn({2}, aoti_torch_dtype_int64(), query) : empty({2}, seeds, query);
+    set_dropout(dropout_p, state, features);
     const Forward call =
         forward_of(query, key, value, scale, mask_of_varlen(is_causal, window_size_left, window_size_right), features);
     why = reason(compute(call, ""));
@@ -93,8 +92,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad_out, const Tensor
   if (why.empty()) {
     Features features = {
         .cu_seqlens_q = cum_seq_q, .cu_seqlens_k = cum_seq_k, .max_seqlen_q = max_q, .max_seqlen_k = max_k};
-    if (dropout_p != 0)
-      set_dropout(dropout_p, torch::stable::select(rng_state, 0, 0), torch::stable::select(rng_state, 0, 1), features);
+    set_dropout(dropout_p, rng_state, features);
     const Backward call = backward_of(query, key, value, out, grad_out, logsumexp, scale,
                                       mask_of_varlen(is_causal, window_size_left, window_size_right),
                                       deterministic_algorithms(), features);

@@ -201,13 +201,14 @@ enum { AOTRITON_SKIP_DQ = 1, AOTRITON_SKIP_DK = 2, AOTRITON_SKIP_DV = 4 }; /* bi
  * window's older pages may be gone. Tensors are of 16 bits and aligned to 16 bytes, head dims are multiples of 8 up to
  * 256, or those of a latent cache, and there is a workspace.
  *
- * dropout: p is t / 65536, where t is 65536 dropout, rounded to the nearest whole number, 65535 at most. A score is
- * kept where 16 random bits, as a number, are at least t. The bits are those of Philox 4x32 with 7 rounds: the key is
- * the seed, the counter is (4 (j / 16) + j % 8 / 2, 8 (i / 16) + i % 8, the offset's low 32 bits, z heads_q + h + the
- * offset's high 32 bits), modulo 2^32; score j of row i has word 2 (i / 8 % 2) + j / 8 % 2 of the result, its low half
- * where j is even, else its high half; h is the head, and z the sequence. So a mask depends on nothing else, and every
- * kernel finds the same one. A backward takes the seed, the offset and the dropout of its forward. Calls that share a
- * seed need offsets whose low 32 bits differ.
+ * dropout: p is t / 32768, where t is 32768 dropout, rounded to the nearest whole number; dropout is 255 / 256 at most.
+ * A score is kept where its number, of 15 random bits, is at least t. Philox 4x32 with 7 rounds, whose key is the seed
+ * and whose counter is (the offset's low 32 bits, its high 32 bits, 0, 0), makes three words of them: a, b and c. Score
+ * j of row i of head h of sequence z has word i / 8 % 2 of Philox 2x32 with 7 rounds, whose key is a + (z heads_q + h)
+ * 0xBB67AE85 and whose counter is (b + 4 (j / 16) + j % 8 / 2, c + 8 (i / 16) + i % 8), all modulo 2^32. That word is
+ * turned right by 8 (j / 8 % 2) + 16 (j % 2) bits, and its number is what its low 15 bits are. So a mask depends on
+ * nothing else, and every kernel finds the same one. A backward takes the seed, the offset and the dropout of its
+ * forward. Calls that share a seed need offsets that differ.
  *
  * Keys and values of 8 bits (of the forward): k and v are AOTRITON_FLOAT8_E4M3FN on sm_90, AOTRITON_FLOAT8_E4M3FNUZ on
  * gfx942, both, beside q and out of 16 bits. k_descale and v_descale multiply them, for each sequence and head; without

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from aotriton.tritonsrc.flash.lib.band import inside, visited_by_keys
-from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept, scale_of
+from aotriton.tritonsrc.flash.lib.dropout import dropout_of, dropout_of_head, kept, scale_of
 from aotriton.tritonsrc.flash.lib.features import ALIBI, BIAS, FULL, SOFTCAP, has
 from aotriton.tritonsrc.flash.lib.product import product
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
@@ -115,6 +115,7 @@ def attn_bwd_dk_dv_features(
     m, n = tl.arange(0, BLOCK_M)[None, :], tl.arange(0, BLOCK_N)[:, None]
     first_row = keys - of.hi  # that sees each key; without ALiBi more than there are do no harm
     rows_seen = of.hi - of.lo + 1
+    of_call = dropout_of(features, dropout, DropoutSeed, DropoutOffset)
     if LEVEL == FULL:
         rows_seen = tl.minimum(rows_seen, tl.maximum(of.q.used - first_row, 0))[:, None]
     for BEHIND in tl.static_range(loops(LEVEL, ADDRESSING, BLOCK_DMODEL)):
@@ -127,7 +128,7 @@ def attn_bwd_dk_dv_features(
                 of, head, features, sm_scale, softcap,
                 AlibiSlopes, stride_alibislopes_b, Bias, stride_bias_b, stride_bias_h, stride_bias_s,
             )  # fmt: skip
-            drop = dropout_of(features, dropout, DropoutSeed, DropoutOffset, sequence * num_heads_q + head)
+            drop = dropout_of_head(of_call, sequence * num_heads_q + head)
             for row in tl.range(begin, end, BLOCK_M, num_stages=1 if BEHIND else None, disable_licm=BEHIND or AGAIN):
                 # Beyond the end of the queries q, do, lse and delta are all zero, and add nothing.
                 q = load_rows(all_q, batch, head, row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)

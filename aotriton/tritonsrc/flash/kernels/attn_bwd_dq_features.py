@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from aotriton.tritonsrc.flash.lib.band import inside, keys_of, visited_by_queries
-from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept, scale_of
+from aotriton.tritonsrc.flash.lib.dropout import dropout_of, dropout_of_head, kept, scale_of
 from aotriton.tritonsrc.flash.lib.features import ALIBI, BIAS, DBIAS, FULL, SOFTCAP, has
 from aotriton.tritonsrc.flash.lib.product import product, waited_for
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
@@ -119,7 +119,7 @@ def attn_bwd_dq_features(
         of, head, features, sm_scale, softcap,
         AlibiSlopes, stride_alibislopes_b, Bias, stride_bias_b, stride_bias_h, stride_bias_s,
     )  # fmt: skip
-    drop = dropout_of(features, dropout, DropoutSeed, DropoutOffset, sequence * num_heads_q + head)
+    drop = dropout_of_head(dropout_of(features, dropout, DropoutSeed, DropoutOffset), sequence * num_heads_q + head)
     of_head = head_rows(L, batch, head, num_heads_q, max_seqlen_q) + of.q.begin
     lse = tl.load(of_head + rows, mask=stored, other=0.0)
     lse = tl.where(lse == float("-inf"), 0.0, lse * LOG2E)  # of a row that sees no key anything finite will do

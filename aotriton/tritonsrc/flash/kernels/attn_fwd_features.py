@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from aotriton.tritonsrc.flash.lib.band import inside, keys_of, visited_by_queries
-from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept, scale_of
+from aotriton.tritonsrc.flash.lib.dropout import dropout_of, dropout_of_head, kept, scale_of
 from aotriton.tritonsrc.flash.lib.features import ALIBI, BIAS, FULL, SINKS, SOFTCAP, has
 from aotriton.tritonsrc.flash.lib.product import product
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
@@ -102,7 +102,7 @@ def attn_fwd_features(
     all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim_v, ADDRESSING)
     head_k = head // (num_heads_q // num_heads_k)
     first, clear, full, after = visited_by_queries(of, q_row, BLOCK_M, BLOCK_N)
-    drop = dropout_of(features, dropout, DropoutSeed, DropoutOffset, sequence * num_heads_q + head)
+    drop = dropout_of_head(dropout_of(features, dropout, DropoutSeed, DropoutOffset), sequence * num_heads_q + head)
     scores = scores_of(
         of, head, features, sm_scale, softcap,
         AlibiSlopes, stride_alibislopes_b, Bias, stride_bias_b, stride_bias_h, stride_bias_s,

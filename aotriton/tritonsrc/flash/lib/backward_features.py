@@ -18,9 +18,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from aotriton.tritonsrc.flash.lib.backward import LOG2_E
-from aotriton.tritonsrc.flash.lib.backward_dropout import factor_of, signed
+from aotriton.tritonsrc.flash.lib.backward_dropout import marked
 from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
 from aotriton.tritonsrc.flash.lib.band import inside, interval
+from aotriton.tritonsrc.flash.lib.noted_dropout import factor_of, where_kept
 from aotriton.tritonsrc.flash.lib.opaque import opaque
 from aotriton.tritonsrc.flash.lib.pipeline import join_consumers
 from aotriton.tritonsrc.flash.lib.stores import fragments
@@ -182,19 +183,16 @@ def walk_band(
         lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
         s = s * scale + gl.expand_dims(lse, 0)
         p = gl.exp2(s)
+        p_operand = p.to(dtype)
         if DROPOUT:
-            p = signed(p, written, heads, row, KEYS * C)
-            p_operand = gl.convert_layout(gl.maximum(p, 0.0).to(dtype), P_LAYOUT)
-        else:
-            p_operand = gl.convert_layout(p.to(dtype), P_LAYOUT)
+            p_operand = marked(p_operand, written, heads, row, KEYS * C, 64 if BLOCK_DMODEL <= 64 else 32)
         dp = warpgroup_mma_wait(0, deps=[dp])
         delta = delta_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
         if DROPOUT:
-            dp = gl.where(p > 0.0, dp * factor_of(written), 0.0)
-            p = gl.abs(p)
+            dp = where_kept(dp, p_operand) * factor_of(written)
         ds = (p * (dp - gl.expand_dims(delta, 0))).to(dtype)
         ds_slot.slice(KEYS * C, KEYS, 0).store(ds)
-        dv = warpgroup_mma(p_operand, do, dv, is_async=True)
+        dv = warpgroup_mma(gl.convert_layout(p_operand, P_LAYOUT), do, dv, is_async=True)
         fence_async_shared()
         if TOGETHER:
             step = join_consumers(step)

@@ -5,7 +5,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from aotriton.tritonsrc.flash.lib.backward import all_barriers, count_arrivals, load_keys, slots
-from aotriton.tritonsrc.flash.lib.backward_dropout import NOTES, factor_of, note_dropout
 from aotriton.tritonsrc.flash.lib.backward_features import (
     clear_behind,
     load_rows_in_use,
@@ -16,6 +15,7 @@ from aotriton.tritonsrc.flash.lib.backward_features import (
 from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
 from aotriton.tritonsrc.flash.lib.band import visited
 from aotriton.tritonsrc.flash.lib.features import PACKED
+from aotriton.tritonsrc.flash.lib.noted_dropout import NOTES, factor_of, note_dropout
 from aotriton.tritonsrc.flash.lib.notes import note, noted, notes
 from aotriton.tritonsrc.flash.lib.opaque import opaque
 from aotriton.tritonsrc.flash.lib.packed_tiles import first_tile, tile_of_sequences

@@ -32,7 +32,7 @@ from aotriton.tritonsrc.flash.lib.band import inside, keys_of, visited
 from aotriton.tritonsrc.flash.lib.bundle import bundle
 from aotriton.tritonsrc.flash.lib.features import PACKED, SINKS, USED_K
 from aotriton.tritonsrc.flash.lib.forward import in_pieces, own_rows, scaled
-from aotriton.tritonsrc.flash.lib.forward_full import Full, dropped, factor_of, full_of_call, full_of_tile, with_alibi
+from aotriton.tritonsrc.flash.lib.forward_full import Full, dropped, full_of_call, full_of_tile, with_alibi
 from aotriton.tritonsrc.flash.lib.forward_scheduler import schedule_of, work_at
 from aotriton.tritonsrc.flash.lib.hopper_column_parts import (
     bytes_of,
@@ -45,6 +45,7 @@ from aotriton.tritonsrc.flash.lib.hopper_column_parts import (
     weighted,
     zeros,
 )
+from aotriton.tritonsrc.flash.lib.noted_dropout import factor_of
 from aotriton.tritonsrc.flash.lib.opaque import opaque
 from aotriton.tritonsrc.flash.lib.pipeline import (
     acquire,
@@ -394,9 +395,10 @@ def consumer(call, C: gl.constexpr):
             s = masked(s, tile, key, log2_packed, C)
         base = gl.maximum(first_base(s, scale), LOWEST_BASE)
         p, row_sum = exponentials(s, base, scale)
+        p = p.to(dtype)
         if FULL:
             p = dropped(p, weights, tile.row + C * 64, key)
-        p = gl.convert_layout(p.to(dtype), P_LAYOUT)
+        p = gl.convert_layout(p, P_LAYOUT)
         out = zeros(k_slots, 64)
         if ((opaque(call.features) & (PACKED | USED_K)) != 0) & (key + BLOCK_N > tile.sequence.k.used):
             await_step(full, first + 1, STAGES)
@@ -419,9 +421,10 @@ def consumer(call, C: gl.constexpr):
             correction = gl.exp2(base_before - base)
             p_next, sums = exponentials(s, base, scale)
             row_sum = row_sum * correction + sums
+            p_next = p_next.to(dtype)
             if FULL:
                 p_next = dropped(p_next, weights, tile.row + C * 64, key)
-            p_next = gl.convert_layout(p_next.to(dtype), P_LAYOUT)
+            p_next = gl.convert_layout(p_next, P_LAYOUT)
             out = finished(out_next)
             release(empty, step, STAGES)
             out = [rescaled(out_part, correction) for out_part in out]
@@ -460,7 +463,7 @@ def consumer(call, C: gl.constexpr):
             gl.store(call.L + in_l, lse, mask=at < sequence.q.rows)
         factor = correction / gl.where(row_sum == 0.0, 1.0, row_sum)
         if FULL:
-            factor *= factor_of(call.full_numbers)
+            factor *= factor_of(call.full_numbers.numbers)
         out = [scaled(out_part, factor).to(dtype) for out_part in out]
         _, end = positions(tile.row + C * 64, 64, log2_packed)
         if ((features & PACKED) != 0) & (end > sequence.q.rows):

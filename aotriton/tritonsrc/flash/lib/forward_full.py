@@ -5,14 +5,12 @@ from triton.experimental.gluon import language as gl
 
 from aotriton.tritonsrc.flash.lib.accumulators import halves, joined
 from aotriton.tritonsrc.flash.lib.bundle import bundle
-from aotriton.tritonsrc.flash.lib.dropout import Dropout, dropout_of, kept, scale_of
-from aotriton.tritonsrc.flash.lib.features import ALIBI
-from aotriton.tritonsrc.flash.lib.notes import note, noted, notes
+from aotriton.tritonsrc.flash.lib.features import ALIBI, DROPOUT, has
+from aotriton.tritonsrc.flash.lib.noted_dropout import NOTES, kept_of_rows, note_dropout
+from aotriton.tritonsrc.flash.lib.notes import notes
 from aotriton.tritonsrc.flash.lib.softmax import of_lanes
 
-AT_ONCE = gl.constexpr(32)  # keys whose random numbers have room
-# Notes of dropout, which is the same for all tiles but for its head.
-SEED, SEED_HIGH, LOW, HIGH, THRESHOLD, FACTOR, NOTES = (gl.constexpr(i) for i in range(7))
+AT_ONCE = gl.constexpr(64)  # keys whose random numbers have room
 
 
 @bundle
@@ -43,20 +41,8 @@ class Weights:
 def full_of_call(AlibiSlopes, stride_alibi_b, features, dropout, DropoutSeed, DropoutOffset):
     """Notes a call's dropout, of this probability. Seed and offset: int64, of one element each."""
     numbers = notes(NOTES)
-    of_first = dropout_of(features, dropout, DropoutSeed, DropoutOffset, features * 0)
-    note(numbers, SEED, of_first.seed.to(gl.int32))
-    note(numbers, SEED_HIGH, (of_first.seed >> 32).to(gl.int32))
-    note(numbers, LOW, of_first.low.to(gl.int32, bitcast=True))
-    note(numbers, HIGH, of_first.head.to(gl.int32, bitcast=True))
-    note(numbers, THRESHOLD, of_first.threshold)
-    note(numbers, FACTOR, scale_of(dropout).to(gl.int32, bitcast=True))
+    note_dropout(numbers, features, dropout, DropoutSeed, DropoutOffset, features * 0, features * 0)
     return Full(AlibiSlopes, stride_alibi_b, numbers)
-
-
-@gluon.jit
-def factor_of(full):
-    """What weights that are kept are multiplied by."""
-    return noted(full.numbers, FACTOR).to(gl.float32, bitcast=True)
 
 
 @gluon.jit
@@ -105,20 +91,15 @@ def along(x, others: gl.constexpr):
 
 @gluon.jit
 def dropped(p, weights, row, key):
-    """The weights p of rows from `row` on and of keys from `key` on, with zeros in place of those that are dropped."""
+    """The weights p, of 16 bits, of rows from `row` on and of keys from `key` on, with zeros in place of those that are
+    dropped.
+    """
     if p.shape[1] > AT_ONCE:
         first, second = halves(p)
         first = dropped(first, weights, row, key)
         second = dropped(second, weights, row, key + second.shape[1])
         return joined(first, second)
     else:
-        LAYOUT: gl.constexpr = p.type.layout
-        rows = gl.expand_dims(gl.arange(0, p.shape[0], gl.SliceLayout(1, LAYOUT)), 1)
-        keys = gl.expand_dims(gl.arange(0, p.shape[1], gl.SliceLayout(0, LAYOUT)), 0)
-        numbers = weights.numbers
-        low_half = noted(numbers, SEED).to(gl.uint32, bitcast=True).to(gl.int64)
-        seed = (noted(numbers, SEED_HIGH).to(gl.int64) << 32) | low_half
-        low = noted(numbers, LOW).to(gl.uint32, bitcast=True)
-        head = (noted(numbers, HIGH) + weights.head).to(gl.uint32, bitcast=True)
-        dropout = Dropout(weights.features, seed, low, head, noted(numbers, THRESHOLD))
-        return kept(p, dropout, row, key, rows, keys, key)
+        if has(weights.features, DROPOUT, key):
+            p = kept_of_rows(p, weights.numbers, weights.head, row, key)
+        return p
