@@ -69,8 +69,10 @@ def test_philox_has_the_words_that_its_authors_publish(
     rounds: int, key: int, counter: tuple[int, ...], words: tuple[int, ...]
 ) -> None:
     """For counters and keys of zeros, of ones and of pi."""
-    counters = [np.array([one]) for one in counter]
-    found = philox4(key, *counters, rounds) if len(counter) == 4 else philox2(np.array([key]), *counters, rounds)
+    c0, c1, *others = (np.array([one]) for one in counter)
+    found: tuple[Any, ...] = philox2(np.array([key]), c0, c1, rounds)
+    if others:
+        found = philox4(key, c0, c1, others[0], others[1], rounds)
     assert tuple(int(one[0]) for one in found) == words
 
 

@@ -59,10 +59,10 @@ def _philox_4x32(seed: torch.Tensor, *counter: torch.Tensor) -> tuple[torch.Tens
     return c0, c1, c2, c3
 
 
-def _philox_2x32(key: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor) -> list[torch.Tensor]:
+def _philox_2x32(key: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The two words of Philox 2x32."""
     for _ in range(_ROUNDS):
         product = c0 * 0xD256D193
         c0, c1 = product >> 32 & _WORD ^ c1 ^ key, product & _WORD
         key = key + _WEYL[0] & _WORD
-    return torch.broadcast_tensors(c0, c1)
+    return tuple(torch.broadcast_tensors(c0, c1))

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
+#include <torch/headeronly/version.h>
 #include <torch/library.h>
 
 #include <array>
@@ -81,9 +82,22 @@ bool is_recorded(const variable_list& tensors) {
   return false;
 }
 
+// From torch 2.13 on a node counts its references itself.
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
 template <class Gradient>
-std::shared_ptr<Gradient> node_of(const variable_list& tensors) {
-  std::shared_ptr<Gradient> node(new Gradient(), torch::autograd::deleteNode);
+c10::intrusive_ptr<Gradient> new_node() {
+  return c10::make_intrusive<Gradient>();
+}
+#else
+template <class Gradient>
+std::shared_ptr<Gradient> new_node() {
+  return {new Gradient(), torch::autograd::deleteNode};
+}
+#endif
+
+template <class Gradient>
+auto node_of(const variable_list& tensors) {
+  auto node = new_node<Gradient>();
   node->set_next_edges(torch::autograd::collect_next_edges(tensors));
   return node;
 }
@@ -114,8 +128,7 @@ struct AttentionBackward final : Node {
       if (i == kBias) break;
       stack.push_back(one(given[i].unpack()));
     }
-    for (Tensor tensor :
-         {out.unpack(this->shared_from_this()), gradients[0], logsumexp.unpack(this->shared_from_this())})
+    for (Tensor tensor : {out.unpack(this->getptr()), gradients[0], logsumexp.unpack(this->getptr())})
       stack.push_back(std::move(tensor));
     for (size_t i = kBias; i < Overload::shared; ++i) stack.push_back(one(given[i].unpack()));
     stack.insert(stack.end(), said.begin(), said.end() - 1);
