@@ -203,13 +203,22 @@ def test_philox_is_the_published_one() -> None:
 
 
 @pytest.mark.parametrize(("seed", "offset"), [(1, 0), (-5, 2**40 + 7), (2**62 + 12345, 2**33 - 1)])
-@pytest.mark.parametrize("p", [0.25, 0.9, 255 / 256, 1e-6])
+@pytest.mark.parametrize("p", [0.25, 0.9, 1e-6])
 def test_dropout_drops_by_philox(p: float, seed: int, offset: int) -> None:
     """Which weights are dropped follows from the seed and the offset; both ways."""
     keep = kept(p, seed, offset, torch.arange(8), ROWS, KEYS).view(2, 4, ROWS, KEYS)
     assert torch.equal(dropout_mask(2, 4, ROWS, KEYS, p, torch.tensor(seed), offset), keep > 0)
     how = {"dropout": p, "dropout_seed": torch.tensor(seed), "dropout_offset": torch.tensor(offset)}
     same(partial(attention, return_logsumexp=True, **how, **MASK), partial(dense, keep=keep, **MASK), QKV)
+
+
+def test_the_largest_dropout() -> None:
+    """One weight of 256 is kept, and that by its number."""
+    out = attention(torch.zeros_like(Q), torch.zeros_like(K), torch.ones_like(V), dropout=255 / 256, dropout_seed=9)
+    keep = dropout_mask(2, 4, ROWS, KEYS, 255 / 256, 9, 0)
+    assert keep.any()
+    assert torch.equal(keep, kept(255 / 256, 9, 0, torch.arange(8), ROWS, KEYS).view(keep.shape) > 0)
+    torch.testing.assert_close(out[..., 0].float(), keep.sum(-1) * 256 / KEYS, rtol=2 * EPS, atol=0)
 
 
 def test_a_mask_of_no_such_dropout_is_refused() -> None:
