@@ -6,6 +6,7 @@ take, and would hand on, is an error here, which says why.
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import subprocess
 import sys
@@ -380,6 +381,53 @@ def test_varlen_attn_runs_here(window: tuple[int, int], counted: Callable[[], di
     assert counted() == {"forward": {"aotriton": 1, "torch": {}}, "backward": {"aotriton": 1, "torch": {}}}
 
 
+CACHES = "block_table" in inspect.signature(varlen_attn).parameters
+with_caches = pytest.mark.skipif(not CACHES, reason="torch's varlen_attn has caches since 2.12")
+
+
+@with_caches
+@pytest.mark.parametrize("table", [False, True], ids=["packed keys", "pages"])
+@pytest.mark.parametrize("window", [(-1, 0), (3, 0)])
+@pytest.mark.usefixtures("active")
+def test_varlen_attn_of_a_cache_runs_here(
+    table: bool, window: tuple[int, int], counted: Callable[[], dict[str, Any]]
+) -> None:
+    """Used lengths of keys, and pages, whose rows lie before their heads."""
+    q, k, v = (x.detach() for x in PACKED)
+    used = torch.tensor([7, 0, 5], dtype=torch.int32)
+    of_keys: dict[str, Any] = {"cu_seqlens_k": STARTS_K}
+    given: dict[str, Any] = {}
+    own_k, own_v = k, v
+    if table:
+        k, v = (tensor(4, 16, 2, 16, seed=n) for n in (5, 6))
+        own_k, own_v = k.transpose(1, 2), v.transpose(1, 2)
+        given = of_keys = {"block_table": torch.tensor([[3], [1], [0]], dtype=torch.int32)}
+    lengths = STARTS_Q, None if table else STARTS_K, 9, 7
+    out = varlen_attn(q, k, v, *lengths, window_size=window, enable_gqa=True, seqused_k=used, **given)
+    expected = attention(
+        q, own_k, own_v, cu_seqlens_q=STARTS_Q, seqused_k=used, max_seqlen_q=9, max_seqlen_k=7, **of_keys,
+        causal_variant="bottom_right", window_left=window[0], window_right=window[1],
+    )  # fmt: skip
+    assert torch.equal(out, expected)
+    assert counted()["forward"] == {"aotriton": 1, "torch": {}}
+
+
+@with_caches
+@pytest.mark.usefixtures("active")
+def test_one_split_asks_for_the_same_bits_in_every_batch(counted: Callable[[], dict[str, Any]]) -> None:
+    """The hint batch_invariant is given; other numbers of splits are left to the library."""
+    q = PACKED[0].detach()
+    pages = tensor(4, 16, 4, 16, seed=5)
+    how: dict[str, Any] = {"block_table": torch.tensor([[3], [1], [0]], dtype=torch.int32)}
+    how["seqused_k"] = torch.tensor([7, 3, 5], dtype=torch.int32)
+    before = stats()["hints"].get("attn_fwd", {}).get("batch_invariant=1", 0)
+    for splits in (1, 4, None):
+        out = varlen_attn(q, pages, pages, STARTS_Q, None, 9, 7, num_splits=splits, **how)
+        assert torch.equal(out, varlen_attn(q, pages, pages, STARTS_Q, None, 9, 7, **how))
+    assert counted()["forward"] == {"aotriton": 6, "torch": {}}
+    assert stats()["hints"]["attn_fwd"]["batch_invariant=1"] == before + 1
+
+
 @pytest.mark.usefixtures("active")
 def test_sequences_with_dropout_run_here() -> None:
     """As torch's nested tensors call them; results lie as torch says in advance."""
@@ -402,7 +450,11 @@ def test_sequences_with_dropout_run_here() -> None:
     ("given", "why"),
     [
         ({"alibi_slopes": torch.ones(4)}, "alibi_slopes"),
-        ({"seqused_k": torch.ones(3, dtype=torch.int32)}, "seqused_k"),
+        pytest.param(
+            {"seqused_k": torch.ones(3, dtype=torch.int32)},
+            "seqused_k",
+            marks=pytest.mark.skipif(CACHES, reason="since torch 2.12 it has no backward"),
+        ),
         ({"scale": -1.0}, "attn_fwd: sm_scale is -1"),
     ],
 )

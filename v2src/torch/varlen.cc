@@ -15,6 +15,13 @@ __attribute__((weak)) AOTITorchError aoti_torch_cuda__flash_attention_forward(
     int32_t return_debug_mask, double* scale, int64_t* window_size_left, int64_t* window_size_right,
     AtenTensorHandle* seqused_k, AtenTensorHandle* alibi_slopes, AtenTensorHandle* out, AtenTensorHandle* logsumexp,
     AtenTensorHandle* rng_state, AtenTensorHandle* unused, AtenTensorHandle* debug_mask);
+__attribute__((weak)) AOTITorchError aoti_torch_cuda__flash_attention_forward_v2(
+    AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, AtenTensorHandle* cum_seq_q,
+    AtenTensorHandle* cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p, int32_t is_causal,
+    int32_t return_debug_mask, double* scale, int64_t* window_size_left, int64_t* window_size_right,
+    AtenTensorHandle* seqused_k, AtenTensorHandle* alibi_slopes, AtenTensorHandle* block_table, int64_t* num_splits,
+    AtenTensorHandle* out, AtenTensorHandle* logsumexp, AtenTensorHandle* rng_state, AtenTensorHandle* unused,
+    AtenTensorHandle* debug_mask);
 __attribute__((weak)) AOTITorchError aoti_torch_cuda__flash_attention_backward(
     AtenTensorHandle grad_out, AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value,
     AtenTensorHandle out, AtenTensorHandle logsumexp, AtenTensorHandle cum_seq_q, AtenTensorHandle cum_seq_k,
@@ -42,31 +49,51 @@ std::string reason_of_layout() { return hipGetDeviceCount ? "the layout of logsu
 
 using Results = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
+// What torch 2.12 and newer give a forward, beside what 2.11 does. For such calls torch refuses a gradient.
+struct Cache {
+  Maybe seqused_k, block_table;
+  std::optional<int64_t> num_splits;
+};
+
+// This library's results, or none, and why.
+std::optional<Results> served(const Tensor& query, const Tensor& key, const Tensor& value, const Maybe& cum_seq_q,
+                              const Maybe& cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p, bool is_causal,
+                              const Scale& scale, const Window& left, const Window& right, const Cache& cache,
+                              std::string& why) {
+  if (why.empty()) why = reason_of_layout();
+  if (!why.empty()) return {};
+  Features features = {.cu_seqlens_q = cum_seq_q, .max_seqlen_q = max_q, .max_seqlen_k = max_k};
+  features.seqused_k = cache.seqused_k;
+  features.block_table = cache.block_table;
+  if (!cache.block_table) features.cu_seqlens_k = cum_seq_k;
+  const int32_t seeds = aoti_torch_dtype_uint64();
+  const Tensor state = dropout_p != 0 ? drawn({2}, aoti_torch_dtype_int64(), query) : empty({2}, seeds, query);
+  set_dropout(dropout_p, state, features);
+  // A page of torch's has its rows first, and then their heads.
+  const auto rows = [&](Tensor given) { return cache.block_table ? torch::stable::transpose(given, 1, 2) : given; };
+  const Forward call =
+      forward_of(query, rows(key), rows(value), scale, mask_of_varlen(is_causal, left, right), features);
+  // One split is how torch asks for the same bits in every batch.
+  why = reason(compute(call, cache.num_splits == 1 ? "batch_invariant=1" : ""));
+  if (!why.empty()) return {};
+  count("forward", "aotriton", "");
+  return Results{call.out, call.logsumexp, state, empty({}, seeds, query), empty({0}, scalar_type(query), query)};
+}
+
+// As torch 2.11 calls it, where a backward would not see the last two.
 Results forward(const Tensor& query, const Tensor& key, const Tensor& value, const Maybe& cum_seq_q,
                 const Maybe& cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p, bool is_causal,
                 bool return_debug_mask, Scale scale, const Window& window_size_left, const Window& window_size_right,
                 const Maybe& seqused_k, const Maybe& alibi_slopes) {
   const bool dense = !cum_seq_q || !cum_seq_k;  // from torch's own kernel of SDPA
-  // A backward does not see the last two.
   std::string why = dense               ? "no cum_seq"
                     : return_debug_mask ? "return_debug_mask"
                     : alibi_slopes      ? "alibi_slopes"
                     : seqused_k         ? "seqused_k"
-                                        : reason_of_layout();
-  if (why.empty()) {
-    Features features = {
-        .cu_seqlens_q = cum_seq_q, .cu_seqlens_k = cum_seq_k, .max_seqlen_q = max_q, .max_seqlen_k = max_k};
-    const int32_t seeds = aoti_torch_dtype_uint64();
-    const Tensor state = dropout_p != 0 ? drawn({2}, aoti_torch_dtype_int64(), query) : empty({2}, seeds, query);
-    set_dropout(dropout_p, state, features);
-    const Forward call =
-        forward_of(query, key, value, scale, mask_of_varlen(is_causal, window_size_left, window_size_right), features);
-    why = reason(compute(call, ""));
-    if (why.empty()) {
-      count("forward", "aotriton", "");
-      return {call.out, call.logsumexp, state, empty({}, seeds, query), empty({0}, scalar_type(query), query)};
-    }
-  }
+                                        : "";
+  if (auto found = served(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, scale,
+                          window_size_left, window_size_right, {}, why))
+    return *found;
   require_own_kernel(query, aoti_torch_cuda__flash_attention_forward, dense ? "" : "forward", why);
   AtenTensorHandle made[5], starts_q, starts_k, used, slopes;
   Window left = window_size_left, right = window_size_right;
@@ -76,6 +103,35 @@ Results forward(const Tensor& query, const Tensor& key, const Tensor& value, con
       right ? &*right : nullptr, handle_of(seqused_k, &used), handle_of(alibi_slopes, &slopes), &made[0], &made[1],
       &made[2], &made[3], &made[4]));
   return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2]), Tensor(made[3]), Tensor(made[4])};
+}
+
+// As torch 2.12 and newer do.
+Results forward_v2(const Tensor& query, const Tensor& key, const Tensor& value, const Maybe& cum_seq_q,
+                   const Maybe& cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p, bool is_causal,
+                   bool return_debug_mask, Scale scale, const Window& window_size_left, const Window& window_size_right,
+                   const Maybe& seqused_k, const Maybe& alibi_slopes, const Maybe& block_table,
+                   std::optional<int64_t> num_splits) {
+  const bool dense = !cum_seq_q || !(cum_seq_k || block_table);
+  std::string why = dense ? "no cum_seq" : return_debug_mask ? "return_debug_mask" : alibi_slopes ? "alibi_slopes" : "";
+  if (auto found = served(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, scale,
+                          window_size_left, window_size_right, {seqused_k, block_table, num_splits}, why))
+    return *found;
+  require_own_kernel(query, aoti_torch_cuda__flash_attention_forward_v2, dense ? "" : "forward", why);
+  AtenTensorHandle made[5], starts_q, starts_k, used, slopes, table;
+  Window left = window_size_left, right = window_size_right;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__flash_attention_forward_v2(
+      query.get(), key.get(), value.get(), handle_of(cum_seq_q, &starts_q), handle_of(cum_seq_k, &starts_k), max_q,
+      max_k, dropout_p, is_causal, return_debug_mask, scale ? &*scale : nullptr, left ? &*left : nullptr,
+      right ? &*right : nullptr, handle_of(seqused_k, &used), handle_of(alibi_slopes, &slopes),
+      handle_of(block_table, &table), num_splits ? &*num_splits : nullptr, &made[0], &made[1], &made[2], &made[3],
+      &made[4]));
+  return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2]), Tensor(made[3]), Tensor(made[4])};
+}
+
+// The operator has more arguments since torch 2.12.
+void boxed_forward(StableIValue* stack, uint64_t arguments, uint64_t results) {
+  constexpr uint64_t kOf211 = 15;
+  (arguments == kOf211 ? TORCH_BOX(forward) : TORCH_BOX(forward_v2))(stack, arguments, results);
 }
 
 std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
@@ -116,7 +172,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad_out, const Tensor
 }  // namespace
 
 void take_varlen(torch::stable::detail::StableLibrary& library) {
-  library.impl("_flash_attention_forward", TORCH_BOX(forward));
+  library.impl("_flash_attention_forward", boxed_forward);
   library.impl("_flash_attention_backward", TORCH_BOX(backward));
 }
 
