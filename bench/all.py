@@ -124,7 +124,7 @@ FIGURES = {
         "pytorch-train", 240, lambda run: _python("pytorch.py", "--json", run.out, "--only", "train"), runtime="torch"
     ),
     "packed-train": Figure(
-        "pytorch-packed", 270, lambda run: _python("packed_training.py", "--json", run.out),
+        "pytorch-packed", 330, lambda run: _python("packed_training.py", "--json", run.out),
         runtime="torch", plain=False,
     ),
     "public-kernels": Figure(
