@@ -26,9 +26,18 @@ AtenTensorHandle* handle_of(const Maybe& tensor, AtenTensorHandle* handle) {
   return handle;
 }
 
-Tensor drawn(const std::vector<int64_t>& sizes, int32_t dtype, const Tensor& like) {
+void set_dropout(double dropout, const Tensor& state, Features& features) {
+  if (dropout == 0) return;
+  features.dropout = dropout;
+  features.dropout_state = state;
+}
+
+Tensor state_of(double dropout, const std::vector<int64_t>& sizes, int32_t ours, int32_t torchs, const Tensor& like,
+                Features& features) {
   using torch::stable::detail::from;
-  const Tensor state = empty(sizes, dtype, like);
+  const Tensor state = empty(sizes, dropout == 0 ? torchs : ours, like);
+  set_dropout(dropout, state, features);
+  if (dropout == 0) return state;
   // The generator fills int64 alone.
   const Tensor numbers =
       torch::stable::from_blob(state.data_ptr(), {1}, {1}, state.device(), torch::headeronly::ScalarType::Long);
@@ -36,12 +45,6 @@ Tensor drawn(const std::vector<int64_t>& sizes, int32_t dtype, const Tensor& lik
   TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::random_", "", stack.data(), TORCH_ABI_VERSION));
   torch::stable::detail::to<Tensor>(stack[0]);  // the handle is the caller's
   return state;
-}
-
-void set_dropout(double dropout, const Tensor& state, Features& features) {
-  if (dropout == 0) return;
-  features.dropout = dropout;
-  features.dropout_state = state;
 }
 
 void require_no_dropout(double dropout, const std::string& why) {

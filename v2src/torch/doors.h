@@ -20,13 +20,15 @@ void require_own_kernel(const Tensor& query, bool exists, const char* op, const 
 // As the interface of AOTInductor takes an optional tensor.
 AtenTensorHandle* handle_of(const Maybe& tensor, AtenTensorHandle* handle);
 
-// The state of dropout: a tensor of these sizes and this type of 64 bits, whose first number torch's generator draws,
-// and of which no other is used. torch's own forwards keep theirs in another type, by which a backward sees whose
-// forward it was: each drops other weights from the same numbers.
-Tensor drawn(const std::vector<int64_t>& sizes, int32_t dtype, const Tensor& like);
-
-// Sets what a forward drops, if anything.
+// Sets what a forward drops, if anything: that follows from its state of dropout.
 void set_dropout(double dropout, const Tensor& state, Features& features);
+
+// A forward's state of dropout, which is set: a tensor of these sizes, whose first number torch's generator draws, and
+// of which no other is used. It is of the type `ours`, of 64 bits, where there is dropout. torch's own forwards keep
+// theirs in the type `torchs`, by which a backward sees whose forward it was: each drops other weights from the same
+// numbers.
+Tensor state_of(double dropout, const std::vector<int64_t>& sizes, int32_t ours, int32_t torchs, const Tensor& like,
+                Features& features);
 
 // For a backward that cannot run here: fails where no other kernel can take it, either, as only this library knows what
 // its forward dropped.

@@ -95,10 +95,8 @@ bool flash_is_wanted() { return !torch_context || !flash_is_enabled || flash_is_
 // The seed and the offset of a forward's dropout, of int64 where torch's forward drew them, and where there is none. Of
 // what is drawn here the seed is all that counts.
 std::pair<Tensor, Tensor> seed_and_offset(double dropout, const Tensor& like, Features& features) {
-  const int32_t seeds = dropout == 0 ? aoti_torch_dtype_int64() : aoti_torch_dtype_uint64();
-  const Tensor seed = dropout == 0 ? empty({}, seeds, like) : drawn({}, seeds, like);
-  set_dropout(dropout, seed, features);
-  return {seed, empty({}, seeds, like)};
+  const Tensor seed = state_of(dropout, {}, aoti_torch_dtype_uint64(), aoti_torch_dtype_int64(), like, features);
+  return {seed, empty({}, scalar_type(seed), like)};
 }
 
 // Why a backward cannot take what a forward dropped.
@@ -118,8 +116,7 @@ SdpaResults flash_forward(const Tensor& query, const Tensor& key, const Tensor& 
   if (why.empty()) {
     Features features;
     const int32_t seeds = aoti_torch_dtype_uint64();
-    const Tensor state = dropout_p != 0 ? drawn({2}, aoti_torch_dtype_int64(), query) : empty({2}, seeds, query);
-    set_dropout(dropout_p, state, features);
+    const Tensor state = state_of(dropout_p, {2}, aoti_torch_dtype_int64(), seeds, query, features);
     const Forward call = forward_of(query, key, value, scale, mask_of_flash(is_causal), features);
     why = reason(compute(call, ""));
     if (why.empty()) {

@@ -49,83 +49,71 @@ std::string reason_of_layout() { return hipGetDeviceCount ? "the layout of logsu
 
 using Results = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// What torch 2.12 and newer give a forward, beside what 2.11 does. For such calls torch refuses a gradient.
-struct Cache {
-  Maybe seqused_k, block_table;
-  std::optional<int64_t> num_splits;
-};
-
-// This library's results, or none, and why.
-std::optional<Results> served(const Tensor& query, const Tensor& key, const Tensor& value, const Maybe& cum_seq_q,
-                              const Maybe& cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p, bool is_causal,
-                              const Scale& scale, const Window& left, const Window& right, const Cache& cache,
-                              std::string& why) {
-  if (why.empty()) why = reason_of_layout();
-  if (!why.empty()) return {};
-  Features features = {.cu_seqlens_q = cum_seq_q, .max_seqlen_q = max_q, .max_seqlen_k = max_k};
-  features.seqused_k = cache.seqused_k;
-  features.block_table = cache.block_table;
-  if (!cache.block_table) features.cu_seqlens_k = cum_seq_k;
-  const int32_t seeds = aoti_torch_dtype_uint64();
-  const Tensor state = dropout_p != 0 ? drawn({2}, aoti_torch_dtype_int64(), query) : empty({2}, seeds, query);
-  set_dropout(dropout_p, state, features);
-  // A page of torch's has its rows first, and then their heads.
-  const auto rows = [&](Tensor given) { return cache.block_table ? torch::stable::transpose(given, 1, 2) : given; };
-  const Forward call =
-      forward_of(query, rows(key), rows(value), scale, mask_of_varlen(is_causal, left, right), features);
-  // One split is how torch asks for the same bits in every batch.
-  why = reason(compute(call, cache.num_splits == 1 ? "batch_invariant=1" : ""));
-  if (!why.empty()) return {};
-  count("forward", "aotriton", "");
-  return Results{call.out, call.logsumexp, state, empty({}, seeds, query), empty({0}, scalar_type(query), query)};
+// As torch 2.12 and newer call it. `why` it cannot run here, if that is known.
+Results forward_or(std::string why, const Tensor& query, const Tensor& key, const Tensor& value, const Maybe& cum_seq_q,
+                   const Maybe& cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p, bool is_causal,
+                   bool return_debug_mask, Scale scale, Window left, Window right, const Maybe& seqused_k,
+                   const Maybe& alibi_slopes, const Maybe& block_table, std::optional<int64_t> num_splits) {
+  const bool dense = !cum_seq_q || !(cum_seq_k || block_table);  // from torch's own kernel of SDPA
+  why = dense               ? "no cum_seq"
+        : return_debug_mask ? "return_debug_mask"
+        : alibi_slopes      ? "alibi_slopes"  // which a backward does not see
+        : why.empty()       ? reason_of_layout()
+                            : why;
+  if (why.empty()) {
+    Features features = {.cu_seqlens_q = cum_seq_q,
+                         .cu_seqlens_k = block_table ? Maybe() : cum_seq_k,
+                         .seqused_k = seqused_k,
+                         .max_seqlen_q = max_q,
+                         .max_seqlen_k = max_k,
+                         .block_table = block_table};
+    const int32_t seeds = aoti_torch_dtype_uint64();
+    const Tensor state = state_of(dropout_p, {2}, aoti_torch_dtype_int64(), seeds, query, features);
+    // A page of torch's has its rows first, and then their heads.
+    const auto rows = [&](Tensor given) { return block_table ? torch::stable::transpose(given, 1, 2) : given; };
+    const Forward call =
+        forward_of(query, rows(key), rows(value), scale, mask_of_varlen(is_causal, left, right), features);
+    // One split is how torch asks for the same bits in every batch.
+    why = reason(compute(call, num_splits == 1 ? "batch_invariant=1" : ""));
+    if (why.empty()) {
+      count("forward", "aotriton", "");
+      return {call.out, call.logsumexp, state, empty({}, seeds, query), empty({0}, scalar_type(query), query)};
+    }
+  }
+  const bool newer = aoti_torch_cuda__flash_attention_forward_v2;
+  require_own_kernel(query, newer || aoti_torch_cuda__flash_attention_forward, dense ? "" : "forward", why);
+  AtenTensorHandle made[5], starts_q, starts_k, used, slopes, table;
+  AtenTensorHandle *of_q = handle_of(cum_seq_q, &starts_q), *of_k = handle_of(cum_seq_k, &starts_k);
+  AtenTensorHandle *of_used = handle_of(seqused_k, &used), *of_slopes = handle_of(alibi_slopes, &slopes);
+  double* factor = scale ? &*scale : nullptr;
+  int64_t *before = left ? &*left : nullptr, *after = right ? &*right : nullptr;
+  TORCH_ERROR_CODE_CHECK(
+      newer
+          ? aoti_torch_cuda__flash_attention_forward_v2(
+                query.get(), key.get(), value.get(), of_q, of_k, max_q, max_k, dropout_p, is_causal, return_debug_mask,
+                factor, before, after, of_used, of_slopes, handle_of(block_table, &table),
+                num_splits ? &*num_splits : nullptr, &made[0], &made[1], &made[2], &made[3], &made[4])
+          : aoti_torch_cuda__flash_attention_forward(
+                query.get(), key.get(), value.get(), of_q, of_k, max_q, max_k, dropout_p, is_causal, return_debug_mask,
+                factor, before, after, of_used, of_slopes, &made[0], &made[1], &made[2], &made[3], &made[4]));
+  return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2]), Tensor(made[3]), Tensor(made[4])};
 }
 
-// As torch 2.11 calls it, where a backward would not see the last two.
+// As torch 2.11 calls it, which may ask for a gradient that would not see seqused_k.
 Results forward(const Tensor& query, const Tensor& key, const Tensor& value, const Maybe& cum_seq_q,
                 const Maybe& cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p, bool is_causal,
-                bool return_debug_mask, Scale scale, const Window& window_size_left, const Window& window_size_right,
-                const Maybe& seqused_k, const Maybe& alibi_slopes) {
-  const bool dense = !cum_seq_q || !cum_seq_k;  // from torch's own kernel of SDPA
-  std::string why = dense               ? "no cum_seq"
-                    : return_debug_mask ? "return_debug_mask"
-                    : alibi_slopes      ? "alibi_slopes"
-                    : seqused_k         ? "seqused_k"
-                                        : "";
-  if (auto found = served(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, scale,
-                          window_size_left, window_size_right, {}, why))
-    return *found;
-  require_own_kernel(query, aoti_torch_cuda__flash_attention_forward, dense ? "" : "forward", why);
-  AtenTensorHandle made[5], starts_q, starts_k, used, slopes;
-  Window left = window_size_left, right = window_size_right;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__flash_attention_forward(
-      query.get(), key.get(), value.get(), handle_of(cum_seq_q, &starts_q), handle_of(cum_seq_k, &starts_k), max_q,
-      max_k, dropout_p, is_causal, return_debug_mask, scale ? &*scale : nullptr, left ? &*left : nullptr,
-      right ? &*right : nullptr, handle_of(seqused_k, &used), handle_of(alibi_slopes, &slopes), &made[0], &made[1],
-      &made[2], &made[3], &made[4]));
-  return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2]), Tensor(made[3]), Tensor(made[4])};
+                bool return_debug_mask, Scale scale, const Window& left, const Window& right, const Maybe& seqused_k,
+                const Maybe& alibi_slopes) {
+  return forward_or(seqused_k ? "seqused_k" : "", query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p,
+                    is_causal, return_debug_mask, scale, left, right, seqused_k, alibi_slopes, {}, {});
 }
 
-// As torch 2.12 and newer do.
 Results forward_v2(const Tensor& query, const Tensor& key, const Tensor& value, const Maybe& cum_seq_q,
                    const Maybe& cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p, bool is_causal,
-                   bool return_debug_mask, Scale scale, const Window& window_size_left, const Window& window_size_right,
-                   const Maybe& seqused_k, const Maybe& alibi_slopes, const Maybe& block_table,
-                   std::optional<int64_t> num_splits) {
-  const bool dense = !cum_seq_q || !(cum_seq_k || block_table);
-  std::string why = dense ? "no cum_seq" : return_debug_mask ? "return_debug_mask" : alibi_slopes ? "alibi_slopes" : "";
-  if (auto found = served(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, scale,
-                          window_size_left, window_size_right, {seqused_k, block_table, num_splits}, why))
-    return *found;
-  require_own_kernel(query, aoti_torch_cuda__flash_attention_forward_v2, dense ? "" : "forward", why);
-  AtenTensorHandle made[5], starts_q, starts_k, used, slopes, table;
-  Window left = window_size_left, right = window_size_right;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__flash_attention_forward_v2(
-      query.get(), key.get(), value.get(), handle_of(cum_seq_q, &starts_q), handle_of(cum_seq_k, &starts_k), max_q,
-      max_k, dropout_p, is_causal, return_debug_mask, scale ? &*scale : nullptr, left ? &*left : nullptr,
-      right ? &*right : nullptr, handle_of(seqused_k, &used), handle_of(alibi_slopes, &slopes),
-      handle_of(block_table, &table), num_splits ? &*num_splits : nullptr, &made[0], &made[1], &made[2], &made[3],
-      &made[4]));
-  return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2]), Tensor(made[3]), Tensor(made[4])};
+                   bool return_debug_mask, Scale scale, const Window& left, const Window& right, const Maybe& seqused_k,
+                   const Maybe& alibi_slopes, const Maybe& block_table, std::optional<int64_t> num_splits) {
+  return forward_or("", query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask,
+                    scale, left, right, seqused_k, alibi_slopes, block_table, num_splits);
 }
 
 // The operator has more arguments since torch 2.12.
