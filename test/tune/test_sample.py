@@ -592,9 +592,13 @@ def test_from_measurements_to_tables_that_predict(tmp_path: Path, toy: KernelDes
     (project.family / "tune" / "__init__.py").write_text(DRAWING)
     done = project.tune(*WIDE)
     assert done.returncode == 0, done.stderr
-    done = project.tune("--sample", "60", "--seed", "3", *WIDE)
+    done = project.tune("--sample", "60", "--seed", "3", "--no-fit", *WIDE)
     assert done.returncode == 0, done.stderr
-    assert "120 shapes were timed" in done.stdout  # with a bias and without
+    assert done.stdout.startswith("120 shapes were timed\nnext: ")  # with a bias and without
+    with TuningDatabase(project.database, readonly=True) as database:
+        assert not database.models("sm_90")
+    done = project.tune("--fit", "--arch", "sm_90")
+    assert done.returncode == 0, done.stderr
     assert "scale on stand-in: predicted times are off by 0." in done.stdout
     with TuningDatabase(project.database, readonly=True) as database:
         models, samples = database.models("sm_90"), database.evidence.samples("sm_90", "scale")

@@ -127,6 +127,7 @@ def parsers(of: Family, prog: str) -> tuple[argparse.ArgumentParser, dict[str, a
     found["sample"].add_argument(
         "--backend", nargs="+", metavar="BACKEND", help="time only these, which serve shapes of their own"
     )
+    found["sample"].add_argument("--no-fit", action="store_true", help="leave the models to fit, which needs no GPU")
     found["export"].add_argument("--sign", type=Path, metavar="KEY", help="sign what is written, with a key of OpenSSH")
     found["retract"].add_argument("--why", default="", help="the reason, which the evidence keeps")
     found["report"].add_argument(

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from aotriton.codegen.compile import ImageStore, compile_images
 from aotriton.rules.arch import ARCHS, STATIC
+from aotriton.rules.commands import tuner
 from aotriton.rules.database import Model, TuningDatabase
 from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Operator
@@ -25,7 +26,8 @@ def sample_shapes(call: Invocation) -> int:
     options = call.options
     make_folder(options.database)
     require_triton()
-    require_scipy()
+    if not options.no_fit:
+        require_scipy()
     own_shapes = {one.name for operator in call.operators for one in operator.backends if one.own_shapes}
     if others := sorted(set(options.backend or ()) - own_shapes):
         call.parser.error(
@@ -48,6 +50,9 @@ def sample_shapes(call: Invocation) -> int:
         )  # fmt: skip
         timed = sample(sampling, call.operators, device, workers, progress, asked)
     print(f"{timed} shapes were timed")
+    if options.no_fit:
+        print(f"next: {tuner()} --family {call.family.place} --arch {device.arch} --fit fits models, and needs no GPU")
+        return 0
     with TuningDatabase(options.database) as database:
         fit_and_compile(database, call.family.operators, device.arch, options.jobs)
     return 0
