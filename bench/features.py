@@ -248,11 +248,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="where the rows go")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="timings of each call")
+    parser.add_argument("--feature", choices=PEERS, nargs="+", default=list(PEERS), help="leave out the others")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     print("| direction | feature: batch x heads x seqlen x head_dim | TFLOP/s | peer | x | errors |")
     print("|---|---|---|---|---|---|")
-    for case in CASES:
+    for case in (one for one in CASES if one.feature in options.feature):
         peer = PEERS[case.feature]
         for direction, of_direction, results in calls(case):
             off = errors(results) if results else {}

@@ -599,7 +599,7 @@ def test_grids_of_packed_sequences_follow_the_longest(kernel: KernelDescription)
     rows, heads = tunables[rows] if isinstance(rows, str) else rows, sizes[f"heads_{side}"]
     given = Environment(sizes, packed, tunables, present={f"cu_seqlens_{side}"})
     wanted = 5 * heads * -(-packed[f"longest_{side}"] // rows)
-    if kernel in (ATTN_BWD_HOPPER_FEATURES, ATTN_BWD_HOPPER_FEATURES_FINISH):
+    if kernel in (ATTN_FWD_HOPPER_FEATURES, ATTN_BWD_HOPPER_FEATURES, ATTN_BWD_HOPPER_FEATURES_FINISH):
         wanted = (sizes[f"seqlen_{side}"] // rows + 5) * heads
         used = Environment(sizes, packed | {"packed_sequences": 1}, tunables)  # which says nothing of where rows are
         assert evaluate(kernel.grid[0], used) == -(-packed[f"longest_{side}"] // rows) * heads

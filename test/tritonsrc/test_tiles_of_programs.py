@@ -1,8 +1,9 @@
-"""How persistent programs share tiles out: the kernels' own code, run as plain Python for each program."""
+"""How programs share tiles out: the kernels' own code, run as plain Python for each program."""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from math import ceil, prod
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ pytest.importorskip("triton")
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PAIR, HEADS_TOGETHER
-from aotriton.tritonsrc.flash.lib import backward_scheduler, forward_scheduler, mask
+from aotriton.tritonsrc.flash.lib import backward_scheduler, features, forward_scheduler, mask, packed_tiles, scheduler
 
 MULTIPROCESSORS = 132
 SHAPES = [  # batch, key heads, keys
@@ -130,4 +131,67 @@ def forward_tiles(heads: int, queries: int, rows: int, group_rounds: int) -> lis
             mine.append((head, row, tiles))
             state[1] += 1
         found.append(mine)
+    return found
+
+
+CU_SEQLENS = [  # of packed sequences
+    [0, 1],
+    [0, 128, 129, 129, 640, 1000],
+    [0, 0, 300, 300, 5000],
+    [37, 165, 1024],  # rows before the first sequence are nobody's
+    [0, *range(127, 4000, 127)],
+]
+
+
+@pytest.mark.parametrize("rows", [64, 192])
+@pytest.mark.parametrize(("heads", "together"), [(1, 1), (6, 1), (6, 4), (5, 5)])
+@pytest.mark.parametrize("starts", CU_SEQLENS, ids=str)
+def test_each_tile_of_packed_sequences_is_taken_once(starts: list[int], heads: int, together: int, rows: int) -> None:
+    """With the rows of two heads packed, too. Whose sequence has its last tile first has the same tiles."""
+    for log2_packed in (0, 1):
+        taken = packed_tiles_of_programs(starts, heads, together, rows, log2_packed)
+        lengths = {index: (end - begin) << log2_packed for index, (begin, end) in enumerate(pairwise(starts))}
+        there = [(head, index, tile) for head, index, tile, _ in taken if 0 <= tile * rows < lengths[index]]
+        everything = Counter(
+            (head, index, tile)
+            for head in range(heads)
+            for index, length in lengths.items()
+            for tile in range(-(-length // rows))
+        )
+        assert Counter(there) == everything
+        turned = [(head, index, tile) for head, index, _, tile in taken if 0 <= tile * rows < lengths[index]]
+        assert Counter(turned) == everything
+        for begin in range(0, heads, together):  # heads that go together begin with the same tiles
+            width = min(together, heads - begin)
+            each = len(taken) // heads
+            group = [head for head, *_ in taken[begin * each : (begin + width) * each]]
+            assert group == list(range(begin, begin + width)) * each
+
+
+def packed_tiles_of_programs(
+    starts: list[int], heads: int, together: int, rows: int, log2_packed: int
+) -> list[tuple[int, int, int, int]]:
+    """Head, sequence and tile of each program, and the tile if each sequence has its last one first."""
+    count = len(starts) - 1
+    programs = ((starts[-1] << log2_packed) // rows + count) * heads
+    tl = SimpleNamespace(
+        where=lambda this, a, b: a if this else b, cdiv=lambda a, b: -(-a // b), minimum=min, constexpr=int,
+        load=lambda one: starts[one], num_programs=lambda _: programs,
+    )  # fmt: skip
+    space: dict[str, Any] = {"tl": tl, "PACKED": features.PACKED.value}
+    for module, name in (
+        (scheduler, "tile_of_heads_together"),
+        (packed_tiles, "first_tile"),
+        (packed_tiles, "tile_of_sequences"),
+        (packed_tiles, "last_first"),
+    ):
+        space[name] = FunctionType(getattr(module, name).fn.__code__, space, name)
+    found = []
+    for program in range(programs):
+        tl.program_id = lambda _, program=program: program
+        tile, head, index = space["tile_of_sequences"](
+            features.PACKED.value, 0, count, max(end - begin for begin, end in pairwise(starts)), starts[-1], heads,
+            together, rows, log2_packed,
+        )  # fmt: skip
+        found.append((head, index, tile, space["last_first"](tile, 0, index, log2_packed, rows)))
     return found

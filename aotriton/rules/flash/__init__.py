@@ -10,7 +10,8 @@ SHARED: Shared = {**features.SHARED, "kPageStep": constants.PAGE_STEP, "kMostPla
 # The reference has gained the kernels that split keys, those of a plan, keys as caches hold them, and kernels that are
 # not timed since, and says the same of the others; the splits of calls whose lengths are in device memory have become
 # more, and grids ask for lengths by their bits, of which no call that was measured then has any; parameters of
-# functions have other names; a plan counts what programs have drawn of it; a caller may do without gradients.
+# functions have other names; a plan counts what programs have drawn of it; a caller may do without gradients; packed
+# sequences have grids of their own.
 EARLIER_JUDGES = {
     "attn_fwd": ("b087552c1fe65492", "3bed8bc7e5380483", "03759b0001b0cba8", "6f76bb2d00823ec8", "49dd93e8675af3cf"),
     "attn_fwd_hopper": ("7a8e3f566f7cb9fe", "be49983ee0569001", "62c020d6578fcc26", "593fb87ec53974a3"),
@@ -23,6 +24,7 @@ EARLIER_JUDGES = {
         "5294829f25b45b3c",
         "248a477f0a79f2e0",
         "6a84ee26783712c4",
+        "113c9df8ccb80fbb",
     ),
     "attn_fwd_decode": (
         "166e9e85e4b38964",

@@ -271,16 +271,22 @@ DQ_PIECE = (1, 1, _PIECE_COLUMNS, 64)  # of so many columns, which lie together
 TOGETHER_BYTES = 1 << 25  # of heads that begin together, in q, dout and dq_sum: they are to stay in L2
 
 
+def _in_l2(rows: Expression, bytes_each: int) -> Expression:
+    """How many heads of keys stay in L2, whose query heads have so many rows, and so many bytes for each element of q;
+    at least one.
+    """
+    of_head = c.GROUP * rows * size("head_dim") * bytes_each
+    return maximum(quotient(constant(TOGETHER_BYTES), of_head), 1)
+
+
 def _together(bytes_each: int) -> Expression:
-    """How many heads of keys, whose query heads have so many bytes for each element of q."""
-    of_head = c.GROUP * size("seqlen_q") * size("head_dim") * bytes_each
-    return minimum(
-        choose(scalar("causal"), maximum(quotient(constant(TOGETHER_BYTES), of_head), 1), 1),
-        size("batch") * size("heads_k"),
-    )
+    """How many heads of keys begin together: those that stay in L2, where their tiles differ."""
+    return minimum(choose(scalar("causal"), _in_l2(size("seqlen_q"), bytes_each), 1), size("batch") * size("heads_k"))
 
 
 TOGETHER = _together(8)
+# Of sequences no length is known, and tiles of a window are alike.
+FEATURES_TOGETHER = minimum(_in_l2(maximum(scalar("longest_q"), 1), 8), size("batch") * size("heads_k"))
 
 
 _TILES = size("batch") * size("heads_k") * tiles("seqlen_k", 128)
@@ -501,6 +507,7 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
         *c.of_lengths("k"),
         *c.OF_DROPOUT,
         Number("sequences", "i32", c.SEQUENCES),
+        Number("together", "i32", FEATURES_TOGETHER),
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     sources={c.FULL: "attn_bwd_hopper_features_dropout"},

@@ -131,12 +131,17 @@ def grid_of_sequences(of: str, rows: str, heads: str) -> tuple[Expression, Expre
 
 
 def grid_of_packed(of: str, rows: Expression, heads: str) -> tuple[Expression, Expression, Expression]:
-    """As ``grid_of_sequences``, but packed sequences have hardly more tiles than their rows fill: those of
-    tile_of_sequences of tritonsrc/flash/lib/packed_tiles.py.
-    """
-    packed = quotient(size(f"seqlen_{of}"), rows) + SEQUENCES
+    """As ``grid_of_sequences``, but for packed sequences."""
     each = ceil_divide(scalar(f"longest_{of}"), rows) * size("batch")
-    return choose(present(f"cu_seqlens_{of}"), packed, each) * size(heads), constant(1), constant(1)
+    tiles = choose(present(f"cu_seqlens_{of}"), packed_tiles(size(f"seqlen_{of}"), rows), each)
+    return tiles * size(heads), constant(1), constant(1)
+
+
+def packed_tiles(all_rows: Expression, rows: Expression) -> Expression:
+    """The tiles of packed sequences in each head, hardly more than their rows fill: those of tile_of_sequences of
+    tritonsrc/flash/lib/packed_tiles.py.
+    """
+    return quotient(all_rows, rows) + SEQUENCES
 
 
 SEQUENCES = scalar("packed_sequences")  # of a packed call, whose batch is 1; of any other call 1

@@ -11,6 +11,7 @@ from aotriton.rules.expression import (
     constant,
     minimum,
     multiprocessors,
+    present,
     scalar,
     size,
     tunable,
@@ -158,7 +159,9 @@ GUARD_DRAWN_HEADS = Guard(
     c.has_feature(DROPOUT) * c.PACKED <= 1, "it has dropout, and heads that share keys and values in twos"
 )
 
-FEATURES_TILES = _tiles_of_sequences(tunable("CONSUMERS") * 64)
+_ROWS = tunable("CONSUMERS") * 64
+FEATURES_TILES = _tiles_of_sequences(_ROWS)
+PACKED_TILES = c.packed_tiles(size("seqlen_q") * c.PACKED, _ROWS) * ceil_divide(size("heads_q"), c.PACKED)
 # All tiles are known to have rows. With dropout and two consumers of head dim 128, a program for each tile is faster.
 FEATURES_PERSISTENT = c.LENGTHS_ON_HOST & (c.has_feature(DROPOUT) * size("head_dim") <= 64)
 
@@ -201,7 +204,11 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
     compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (128, 168)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=(
-        choose(FEATURES_PERSISTENT, minimum(FEATURES_TILES, multiprocessors()), FEATURES_TILES),
+        choose(
+            present(c.CU_SEQLENS_Q.name),
+            PACKED_TILES,
+            choose(FEATURES_PERSISTENT, minimum(FEATURES_TILES, multiprocessors()), FEATURES_TILES),
+        ),
         constant(1),
         constant(1),
     ),

@@ -49,6 +49,7 @@ def attn_bwd_hopper_features(
     SequsedK,
     longest,
     sequences,
+    together,
     BLOCK_M: gl.constexpr,
     BLOCK_DMODEL: gl.constexpr,
 ):
@@ -64,11 +65,12 @@ def attn_bwd_hopper_features(
     are contiguous fp32 [batch, num_heads_q, max_seqlen_q]; of a row that sees no key L is minus infinity, or its sink.
 
     Row i sees keys from i + lo to i + hi. `longest`: the most keys of a sequence. `sequences`: how many are packed.
-    `features`: the bits of lib/features.py, of which softcap, ALiBi, bias and dropout are not served; pointers of what
-    the call does not have are not followed.
+    So many heads of keys `together` have their tiles side by side, the first of each sequence first. `features`: the
+    bits of lib/features.py, of which softcap, ALiBi, bias and dropout are not served; pointers of what the call does
+    not have are not followed.
     """
     backward_features(
         Q, K, V, DO, Row, DK, DV, DQSum, L, Delta, sm_scale, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b,
         stride_dv_h, stride_dv_s, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim_qk, head_dim_v, lo, hi,
-        features, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest, sequences, BLOCK_M, BLOCK_DMODEL,
+        features, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest, sequences, together, BLOCK_M, BLOCK_DMODEL,
     )  # fmt: skip

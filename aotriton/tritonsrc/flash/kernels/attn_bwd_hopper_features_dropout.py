@@ -1,6 +1,6 @@
 """Attention backward for Hopper, as attn_bwd_hopper_features, with dropout.
 
-A weight that is dropped changes its sign, so that registers suffice for the walk: what DV and DS need of it follows.
+A weight that is dropped becomes minus zero, so that registers suffice for the walk: what DV and DS need of it follows.
 """
 
 from triton.experimental import gluon
@@ -46,6 +46,7 @@ def attn_bwd_hopper_features_dropout(
     DropoutSeed,
     DropoutOffset,
     sequences,
+    together,
     BLOCK_M: gl.constexpr,
     BLOCK_DMODEL: gl.constexpr,
 ):
@@ -55,6 +56,6 @@ def attn_bwd_hopper_features_dropout(
     backward_features(
         Q, K, V, DO, Row, DK, DV, DQSum, L, Delta, sm_scale, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b,
         stride_dv_h, stride_dv_s, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim_qk, head_dim_v, lo, hi,
-        features, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest, sequences, BLOCK_M, BLOCK_DMODEL, dropout,
-        DropoutSeed, DropoutOffset,
+        features, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest, sequences, together, BLOCK_M, BLOCK_DMODEL,
+        dropout, DropoutSeed, DropoutOffset,
     )  # fmt: skip

@@ -35,7 +35,7 @@ def attn_bwd_hopper_features_finish(
     DQSum: as of attn_bwd_hopper_features_prepare. It is zero where rows are not used or see no key.
     """
     tile, head, sequence = tile_of_sequences(
-        features, CuSeqlensQ, sequences, longest, max_seqlen_q, num_heads_q, BLOCK_M
+        features, CuSeqlensQ, sequences, longest, max_seqlen_q, num_heads_q, 1, BLOCK_M
     )
     row = tile * BLOCK_M
     no_band = max_seqlen_q * 0

@@ -102,7 +102,7 @@ def consumer(
 def backward_features(
     Q, K, V, DO, Row, DK, DV, DQSum, L, Delta, sm_scale, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b,
     stride_dv_h, stride_dv_s, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim_qk, head_dim_v, lo, hi,
-    features, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest, sequences, BLOCK_M: gl.constexpr,
+    features, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest, sequences, together, BLOCK_M: gl.constexpr,
     BLOCK_DMODEL: gl.constexpr, dropout=None, DropoutSeed=None, DropoutOffset=None,
 ):  # fmt: skip
     """The program of attn_bwd_hopper_features, whose arguments these are, with those of dropout, if there is any."""
@@ -114,7 +114,7 @@ def backward_features(
     count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
 
     tile, head_k, sequence = tile_of_sequences(
-        features, CuSeqlensK, sequences, longest, max_seqlen_k, num_heads_k, 2 * KEYS
+        features, CuSeqlensK, sequences, longest, max_seqlen_k, num_heads_k, together, 2 * KEYS
     )
     # Or each warp works them out again, and has them in registers while it does.
     tile, head_k, sequence = opaque(tile), opaque(head_k), opaque(sequence)

@@ -20,7 +20,8 @@ Of packed sequences, tensor maps go through all rows: behind the end of a sequen
 behind the used rows anything. Their scores are masked, and the values, which may not be numbers, are cleared in shared
 memory. Out goes to memory row by row where a tile reaches beyond the end of its sequence.
 
-Images of the level FULL have ALiBi and dropout, whose numbers are `full_numbers` (lib/forward_full.py).
+Images of the level FULL have ALiBi and dropout, whose numbers are `full_numbers` (lib/forward_full.py). Of packed
+sequences each of their programs has one tile (`tile_of_sequences`).
 """
 
 import triton.language as tl
@@ -47,6 +48,7 @@ from aotriton.tritonsrc.flash.lib.hopper_column_parts import (
 )
 from aotriton.tritonsrc.flash.lib.noted_dropout import factor_of
 from aotriton.tritonsrc.flash.lib.opaque import opaque
+from aotriton.tritonsrc.flash.lib.packed_tiles import last_first, tile_of_sequences
 from aotriton.tritonsrc.flash.lib.pipeline import (
     acquire,
     await_step,
@@ -106,6 +108,8 @@ class Call:
     SequsedK: gl.tensor
     longest: gl.tensor
     full_numbers: Full  # None below the level FULL
+    packed_row: gl.tensor  # the program's only tile of packed sequences, as `work_at` has it
+    packed_head: gl.tensor
     CONSUMERS: gl.constexpr
     STAGES: gl.constexpr
     GROUP_ROUNDS: gl.constexpr
@@ -136,10 +140,19 @@ def schedule(call):
 
 
 @gluon.jit
-def place_at(call, of_all, group, round, rank):
-    """`work_at`: group, round, rank, first row, head of all sequences, and not 0 where there is a tile."""
+def place_at(call, of_all, group, round, rank, FIRST: gl.constexpr = False):
+    """`work_at`: group, round, rank, first row, head of all sequences, and not 0 where there is a tile. FIRST: it is
+    the program's first one.
+    """
     BLOCK_M: gl.constexpr = call.CONSUMERS * 64
-    return work_at(of_all, group, round, rank, FAR, call.log2_packed, BLOCK_M, 64, True)
+    FULL: gl.constexpr = call.full_numbers is not None
+    group, round, rank, row, head, there = work_at(of_all, group, round, rank, FAR, call.log2_packed, BLOCK_M, 64, True)
+    if FULL:  # noqa: SIM102 (known when compiled, as the next is not)
+        if (opaque(call.features) & PACKED) != 0:
+            row = call.packed_row
+            head = call.packed_head
+            there = (call.packed_row >= 0).to(gl.int32) * FIRST
+    return group, round, rank, row, head, there
 
 
 @gluon.jit
@@ -248,7 +261,7 @@ def producer(call):
     KV_BYTES: gl.constexpr = bytes_of(k_tensors)
     group_size = opaque(call.num_heads_q) // call.num_heads_k
     of_all = schedule(call)
-    group, round, rank, row, head, there = place_at(call, of_all, 0, 0, gl.program_id(0))
+    group, round, rank, row, head, there = place_at(call, of_all, 0, 0, gl.program_id(0), True)
     tile = tile_at(call, row, head, there)
     step = 0
     count = 0  # of tiles
@@ -374,7 +387,7 @@ def consumer(call, C: gl.constexpr):
     scale = gl.maximum(opaque(call.sm_scale) * LOG2_E, 1e-30)
     no_s = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
     of_all = schedule(call)
-    group, round, rank, row, head, there = place_at(call, of_all, 0, 0, gl.program_id(0))
+    group, round, rank, row, head, there = place_at(call, of_all, 0, 0, gl.program_id(0), True)
     tile = tile_at(call, row, head, there)
     passed, left, clear, unmasked = part_of(tile, log2_packed, C, CONSUMERS, BLOCK_N)
     count = 0  # of tiles
@@ -513,13 +526,24 @@ def forward_features(
     init_all(full, 1)
     init_all(empty, CONSUMERS)
     full_numbers = None
+    packed_row = None
+    packed_head = None
     if dropout is not None:
         full_numbers = full_of_call(AlibiSlopes, stride_alibi_b, features, dropout, DropoutSeed, DropoutOffset)
+        BLOCK_M: gl.constexpr = CONSUMERS * 64
+        heads = num_heads_q >> log2_packed
+        tile, packed_head, sequence = tile_of_sequences(
+            features, CuSeqlensQ, sequences, longest, max_seqlen_q, heads, heads, BLOCK_M, log2_packed
+        )
+        if (features & PACKED) != 0:
+            tile = last_first(tile, CuSeqlensQ, sequence, log2_packed, BLOCK_M)
+        packed_row = opaque(tile * BLOCK_M)
+        packed_head = opaque(sequence * heads + packed_head)
     call = Call(
         Out, OutRows, stride_out_b, stride_out_h, stride_out_s, L, Q, K, V, q_slots, k_slots, v_slots, out_slots,
         q_full, full, empty, store_lse, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim_v,
         sequences, log2_packed, lo, hi, features, Sinks, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest,
-        full_numbers, CONSUMERS, STAGES, GROUP_ROUNDS, Q_SLOTS, OUT_PIECES,
+        full_numbers, packed_row, packed_head, CONSUMERS, STAGES, GROUP_ROUNDS, Q_SLOTS, OUT_PIECES,
     )  # fmt: skip
     if CONSUMERS == 1:
         gl.warp_specialize([(consumer, (call, 0)), (producer, (call,))], [1], [PRODUCER_REGISTERS])

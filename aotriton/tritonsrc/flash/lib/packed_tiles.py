@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from aotriton.tritonsrc.flash.lib.features import PACKED
-from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
+from aotriton.tritonsrc.flash.lib.scheduler import tile_of_heads_together
 
 
 @triton.jit
@@ -18,24 +18,37 @@ def first_tile(begin, sequence, ROWS: tl.constexpr):
 
 
 @triton.jit
-def tile_of_sequences(features, CuSeqlens, sequences, longest, rows, heads, ROWS: tl.constexpr):
-    """Tile, head and sequence of this program, of a grid along x, head after head.
+def last_first(tile, CuSeqlens, sequence, log2_packed, ROWS: tl.constexpr):
+    """The tile in whose place this one is where each packed sequence has its last tile first. It has no rows if this
+    one has none.
+    """
+    rows = tl.load(CuSeqlens + sequence + 1) - tl.load(CuSeqlens + sequence)
+    return tl.cdiv(rows << log2_packed, ROWS) - 1 - tile
+
+
+@triton.jit
+def tile_of_sequences(
+    features, CuSeqlens, sequences, longest, rows, heads, together, ROWS: tl.constexpr, log2_packed=0,
+):  # fmt: skip
+    """Tile, head and sequence of this program, of a grid along x in which so many heads `together` have their tiles
+    side by side.
 
     Packed sequences in so many `rows` have rows // ROWS + sequences tiles in each head, of which some are none: they
     begin before the first row or behind the last one of their sequence. Otherwise each of `heads` in each batch has
-    cdiv(longest, ROWS).
+    cdiv(longest, ROWS). Of packed heads, 2 ** log2_packed rows have a position, and `longest` and `rows` are positions.
     """
-    tile, head, sequence = tile_of_program(tl.cdiv(longest, ROWS), heads)
+    tiles = tl.cdiv(longest << log2_packed, ROWS)
     if (features & PACKED) != 0:
-        tiles = rows // ROWS + sequences
-        head = tl.program_id(0) // tiles
-        tile = tl.program_id(0) - head * tiles
-        sequence = tile * 0
+        tiles = (rows << log2_packed) // ROWS + sequences
+    tile, head, _ = tile_of_heads_together(tiles, 1, together)
+    sequence = head // heads
+    head -= sequence * heads
+    if (features & PACKED) != 0:
         behind = sequence + sequences
         while behind - sequence > 1:
             middle = (sequence + behind) // 2
-            begun = first_tile(tl.load(CuSeqlens + middle), middle, ROWS) <= tile
+            begun = first_tile(tl.load(CuSeqlens + middle) << log2_packed, middle, ROWS) <= tile
             sequence = tl.where(begun, middle, sequence)
             behind = tl.where(begun, behind, middle)
-        tile -= first_tile(tl.load(CuSeqlens + sequence), sequence, ROWS)
+        tile -= first_tile(tl.load(CuSeqlens + sequence) << log2_packed, sequence, ROWS)
     return tile, head, sequence
