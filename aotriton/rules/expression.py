@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 # The operation of each code on the numbers before it in a postfix program; v2src/call/expressions.cc does the same.
 OPERATIONS: dict[str, Callable[..., int]] = {
@@ -63,6 +65,15 @@ class Expression:
 
     def __invert__(self) -> Expression:
         return _operation("negate", self)
+
+    @cached_property
+    def function(self) -> Callable[[Environment], int]:
+        """What ``evaluate`` calls."""
+        return _function(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Without ``function``, which cannot be pickled."""
+        return Expression, (self.code, self.operands, self.name, self.value)
 
     def postfix(self) -> list[tuple[str, str | int]]:
         """The program of a stack machine: (code, name or constant), operands before their operation."""
@@ -182,19 +193,38 @@ class Environment:
 
 def evaluate(expression: Expression, environment: Environment) -> int:
     """The expression's value; KeyError if the environment lacks a name, ValueError if only a call knows the value."""
-    if expression.code == "constant":
-        return expression.value
-    if expression.operands:
-        return int(OPERATIONS[expression.code](*(evaluate(one, environment) for one in expression.operands)))
-    if expression.code == "multiprocessors":
-        return environment.multiprocessors
-    if expression.code == "present":
-        return int(expression.name in environment.present)
-    if expression.code == "other_dtype":
-        return environment.other_dtypes.get(expression.name, 0)
-    given = {"size": environment.sizes, "scalar": environment.scalars, "tunable": environment.tunables}.get(
-        expression.code
-    )
-    if given is None:
-        raise ValueError(f"{expression.code} follows from the tensors of a call")
-    return int(given[expression.name])
+    return expression.function(environment)
+
+
+def _unknown(code: str) -> int:
+    raise ValueError(f"{code} follows from the tensors of a call")
+
+
+# A leaf's value in an environment, as Python.
+_VALUES = {
+    "constant": "{value}",
+    "size": "int(environment.sizes[{name!r}])",
+    "scalar": "int(environment.scalars[{name!r}])",
+    "tunable": "int(environment.tunables[{name!r}])",
+    "present": "int({name!r} in environment.present)",
+    "other_dtype": "environment.other_dtypes.get({name!r}, 0)",
+    "multiprocessors": "environment.multiprocessors",
+}
+
+
+def _function(expression: Expression) -> Callable[[Environment], int]:
+    """Works out once what is the same in several places: models are fitted to millions of values."""
+    variables: dict[str, str] = {}  # by what they are
+
+    def variable(one: Expression) -> str:
+        if one.operands:
+            text = f"{one.code}({', '.join(map(variable, one.operands))})"
+        else:
+            text = _VALUES.get(one.code, "unknown({code!r})").format(code=one.code, name=one.name, value=int(one.value))
+        return variables.setdefault(text, f"v{len(variables)}")
+
+    result = variable(expression)
+    lines = [f"    {name} = {text}\n" for text, name in variables.items()]
+    space: dict[str, Any] = {**OPERATIONS, "unknown": _unknown}
+    exec(f"def function(environment):\n{''.join(lines)}    return {result}\n", space)
+    return space["function"]  # type: ignore[no-any-return]

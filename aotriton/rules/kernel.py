@@ -356,6 +356,11 @@ class Guard:
     condition: Expression
     why: str
 
+    @cached_property
+    def scalars(self) -> frozenset[str]:
+        """The names of scalars that the condition has."""
+        return frozenset(str(name) for code, name in self.condition.postfix() if code == "scalar")
+
 
 # Kernels count in 32 bits, up to the end of the last tile, and no tile has a side of more than 1024.
 MOST_COUNTED = 2**31 - 1 - 1023
@@ -534,6 +539,17 @@ class KernelDescription:
 
         A size that a choice rounds up needs no guard, because the values of the choice bound it.
         """
+        known = frozenset(sizes)
+        if known not in self._guards:
+            self._guards[known] = self._guards_of(known)
+        return self._guards[known]
+
+    @cached_property
+    def _guards(self) -> dict[frozenset[str], tuple[Guard, ...]]:
+        """``all_guards``, which a fit of models asks for a million times."""
+        return {}
+
+    def _guards_of(self, sizes: frozenset[str]) -> tuple[Guard, ...]:
         bounded = {name for choice in self.choices if choice.round_up for name in choice.sizes}
         passed = dict.fromkeys(one.value for one in self.arguments if isinstance(one, Number) and one.dtype == "i32")
         counted = tuple(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +78,12 @@ def test_postfix_has_operands_before_what_takes_them() -> None:
     ]
     assert (BATCH - 1).postfix() == [("size", "batch"), ("constant", 1), ("subtract", "")]
     assert (BATCH >= 2).postfix() == [("constant", 2), ("size", "batch"), ("at_most", "")]
+
+
+def test_an_evaluated_expression_goes_to_other_processes() -> None:
+    expression = e.tiles("rows", "BLOCK") * BATCH
+    assert evaluate(expression, ENVIRONMENT) == 48
+    assert pickle.loads(pickle.dumps(expression)) == copy.deepcopy(expression) == expression
 
 
 def test_what_is_not_known_is_an_error() -> None:

@@ -133,7 +133,7 @@ def is_served(
     present = given_at_level(called)
     measured = scalars_of(functional, sizes) | scalars_of(called, sizes) if sizes else _pinned(functional)
     for guard in functional.kernel.all_guards(sizes.keys()):
-        named = {str(name): 0 for code, name in guard.condition.postfix() if code == "scalar"}
+        named = dict.fromkeys(guard.scalars, 0)
         environment = Environment(sizes, named | measured, present=present, multiprocessors=multiprocessors)
         if not evaluate(guard.condition, environment):
             return False
