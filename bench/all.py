@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BENCH, RESULTS = ROOT / "bench", ROOT / "bench" / "results"
 PRODUCTS = {"h200": "NVIDIA H200", "h100": "NVIDIA H100 80GB HBM3"}  # by the first word of a result's name
 FORWARD, ATTENTION, GEMM = ("attn_fwd",), ("attn_fwd", "attn_bwd"), ("gemm",)
-SEED = 90210  # of random problems: another one than what was tuned on
+SEED = 70117  # of random problems: another one than what was tuned on
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from aotriton.rules.arch import arch_spec
 from aotriton.rules.expression import Environment, constant, evaluate, multiprocessors, scalar, size, tunable
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.flash.backward import (
+    ATTN_BWD_HOPPER_FEATURES,
     ATTN_BWD_HOPPER_PARTS_FINISH,
     ATTN_BWD_HOPPER_PARTS_PREPARE,
     ATTN_BWD_HOPPER_SPLIT_PREPARE,
@@ -485,6 +486,18 @@ def test_what_is_expected_of_sequences_of_different_lengths() -> None:
     call = packed(kernel, SEQUENCES * QUERIES, SEQUENCES * KEYS, 900, 2200)
     assert [evaluate(one, call) for one in (EXPECTED_Q, EXPECTED_K, EVENED_K)] == [300, 1200, 900]
     assert [evaluate(end, call) for _, end in map(expected_band, (EXPECTED_K, EVENED_K))] == [800, 500]
+
+
+def test_what_is_expected_of_tiles_of_packed_keys() -> None:
+    """As many as there are keys. Those of prompts are in the middle of a sequence with (900 - 300) / 3 rows more, and
+    the 300 keys from the 100th on see the rows behind their own; keys before a sequence's own do not come with rows.
+    """
+    work = ATTN_BWD_HOPPER_FEATURES.work
+    assert work
+    for keys, rows, first in ((300, 500, 100), (900, 366, -567)):
+        call = packed(ATTN_BWD_HOPPER_FEATURES, SEQUENCES * QUERIES, SEQUENCES * keys, 900, keys + 600)
+        begin, _ = work.band
+        assert [evaluate(one, call) for one in (work.rows, work.depth, begin)] == [keys, rows, first]
 
 
 def test_a_plan_evens_out_keys_that_are_not_used() -> None:

@@ -516,7 +516,7 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
     compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=c.grid_of_packed("k", constant(128), "heads_k"),
-    work=c.work("k", 128, "BLOCK_M", tensors=(4, 4), banded=True),
+    work=c.packed_key_work("BLOCK_M", tensors=(4, 4)),
     guards=(
         *ADDS_DQ,
         c.GUARD_BAND,

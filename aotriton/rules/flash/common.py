@@ -262,6 +262,18 @@ def work(
     )
 
 
+def packed_key_work(depth: str, *, tensors: tuple[int, int]) -> Work:
+    """As ``work`` of tiles of 128 keys, banded, where packed keys have hardly more tiles than they fill, in an order
+    that evens out what differs. The keys are as many as the mean sequence's, in the middle of one with more queries.
+    Keys before a sequence's own bring no queries: the more of them, the nearer are its queries to the mean.
+    """
+    plain = work("k", 128, depth, tensors=tensors, banded=True)
+    keys = choose(present("cu_seqlens_k"), _mean("k"), _LONGEST_K)
+    longer = quotient(_LONGER * EXPECTED_Q, maximum(maximum(keys, EXPECTED_Q), 1))
+    ahead = quotient(longer, constant(2)) - has_feature(features.OWN_LAST) * (keys - EXPECTED_Q)
+    return replace(plain, rows=keys, depth=EXPECTED_Q + longer, band=(ahead - END, ahead - BEGIN))
+
+
 def persistent_work(*, banded: bool = False) -> Work:
     """That of a forward on Hopper whose programs take tile after tile, in the order that GROUP_ROUNDS says."""
     plain = work("q", tunable("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2), packed=PACKED, banded=banded)

@@ -171,8 +171,8 @@ GUARDS = (
 # Models are of keys in rows. What they choose for fewer bytes is a tenth faster there, and as much slower from pages
 # (bench/notes/choice.md).
 _READ_K = choose(present("block_table"), scalar("longest_k"), c.USED_K)
-# Of rows that only the longest sequence has, the programs of the others end at once: about an eighth of their time.
-_IDLE_ROWS = quotient(scalar("longest_q") - c.EXPECTED_Q, constant(8))
+# Of rows that only the longest sequence has, the programs of the others end at once: about a quarter of their time.
+_IDLE_ROWS = quotient(scalar("longest_q") - c.EXPECTED_Q, constant(4))
 
 ATTN_FWD_SPLIT = KernelDescription(
     name="attn_fwd_split",
