@@ -285,7 +285,7 @@ def _together(bytes_each: int) -> Expression:
 
 
 TOGETHER = _together(8)
-# Of sequences no length is known, and tiles of a window are alike.
+# Also where tiles are alike: fewer of one head then add to the same rows of dq at once.
 FEATURES_TOGETHER = minimum(_in_l2(maximum(scalar("longest_q"), 1), 8), size("batch") * size("heads_k"))
 
 

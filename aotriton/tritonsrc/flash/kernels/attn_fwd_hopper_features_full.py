@@ -48,10 +48,11 @@ def attn_fwd_hopper_features_full(
     Q_SLOTS: gl.constexpr,
     OUT_PIECES: gl.constexpr,
 ):
-    """Arguments and results as of attn_fwd_hopper_features, and the grid, but that with dropout above head dim 64 there
-    is one program for each tile. AlibiSlopes: fp32, [batch, num_heads_q], the heads of a batch next to each other.
-    `dropout`: the probability. DropoutSeed and DropoutOffset: int64, of one element. With dropout heads are not packed.
-    Softcap and bias are not served; pointers of what the call does not have are not followed.
+    """Arguments and results as of attn_fwd_hopper_features, and the grid, but that there is one program for each tile
+    with dropout above head dim 64, and of packed sequences, which have the tiles of tile_of_sequences. AlibiSlopes:
+    fp32, [batch, num_heads_q], the heads of a batch next to each other. `dropout`: the probability. DropoutSeed and
+    DropoutOffset: int64, of one element. With dropout heads are not packed. Softcap and bias are not served; pointers
+    of what the call does not have are not followed.
     """
     forward_features(
         (Q,), (K,), (V,), (Out,), OutRows, stride_outrows_b, stride_outrows_h, stride_outrows_s, L, store_lse, sm_scale,
