@@ -19,7 +19,7 @@ from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_PARTS_PREPARE,
     ATTN_BWD_HOPPER_SPLIT_PREPARE,
 )
-from aotriton.rules.flash.common import EVENED_K, EXPECTED_K, EXPECTED_Q, expected_band
+from aotriton.rules.flash.common import EVENED_K, EXPECTED_K, EXPECTED_Q, SEEN_K, expected_band
 from aotriton.rules.flash.features import OWN_LAST
 from aotriton.rules.flash.planned import ATTN_FWD_HOPPER_PLANNED, ATTN_FWD_PLANNED_COMBINE
 from aotriton.rules.flash.split import DECODE, splits_keys
@@ -480,11 +480,14 @@ def test_packed_sequences_of_one_length_have_the_work_of_a_batch(kernel: KernelD
 
 def test_what_is_expected_of_sequences_of_different_lengths() -> None:
     """A mean one has 300 rows and 700 keys. A row's own has (900 - 300) / 3 rows more, and as many keys; programs wait
-    for those with (2200 - 700) / 3 keys more. Rows are in the middle of their sequences.
+    for those with (2200 - 700) / 3 keys more, or, if all begin at once, with 2200. Rows are in the middle of their
+    sequences.
     """
     kernel = ATTN_FWD_HOPPER_PLANNED
     call = packed(kernel, SEQUENCES * QUERIES, SEQUENCES * KEYS, 900, 2200)
-    assert [evaluate(one, call) for one in (EXPECTED_Q, EXPECTED_K, EVENED_K)] == [300, 1200, 900]
+    assert [evaluate(one, call) for one in (EXPECTED_Q, SEEN_K, EXPECTED_K, EVENED_K)] == [300, 1200, 2200, 900]
+    call = replace(call, multiprocessors=119)  # eight heads of 15 tiles
+    assert [evaluate(one, call) for one in (SEEN_K, EXPECTED_K)] == [1200, 1200]
     assert [evaluate(end, call) for _, end in map(expected_band, (EXPECTED_K, EVENED_K))] == [800, 500]
 
 

@@ -171,10 +171,13 @@ _LONGEST_K = scalar("longest_k")
 # Of several sequences that use a part of their keys, half of the longest one's.
 USED_K = choose(present("seqused_k") & (constant(2) <= ALL_SEQUENCES), ceil_divide(_LONGEST_K, 2), _LONGEST_K)
 # The sequence of a row is longer than the mean one, and has as many keys more. Where no plan evens out what differs,
-# programs with most keys end last.
+# programs with most keys end last, and if all begin at once, the longest sequence's.
 EXPECTED_Q = _mean("q")
 _LONGER = _part_of_longest("q")
-EXPECTED_K = choose(present("cu_seqlens_k"), _mean("k") + _part_of_longest("k"), _LONGEST_K)
+_ALL_AT_ONCE = size("heads_q") * tiles("seqlen_q", REFERENCE_TILE) <= multiprocessors()
+_SOME_LONGER_K = _mean("k") + _part_of_longest("k")
+SEEN_K = choose(present("cu_seqlens_k"), _SOME_LONGER_K, _LONGEST_K)  # of all rows, whenever they are done
+EXPECTED_K = choose(present("cu_seqlens_k"), choose(_ALL_AT_ONCE, _LONGEST_K, _SOME_LONGER_K), _LONGEST_K)
 EVENED_K = choose(present("cu_seqlens_k"), _mean("k") + _LONGER, USED_K)
 
 
@@ -194,7 +197,7 @@ def _seen(end: Expression) -> Expression:
         positive = maximum(steps, 0)
         return ceil_divide(positive * (positive + 1), 2)
 
-    beyond = end - EXPECTED_K
+    beyond = end - SEEN_K
     return ramp(end + EXPECTED_Q) - ramp(end) - ramp(beyond + EXPECTED_Q) + ramp(beyond)
 
 
@@ -205,7 +208,7 @@ def flops(of_qk: int, of_v: int) -> Expression:
     """
     each = size("batch") * size("heads_q") * 2 * (size("head_dim") * of_qk + size("head_dim_v") * of_v)
     one = each * (size("seqlen_q") * size("seqlen_k"))
-    begin, end = expected_band(EXPECTED_K)
+    begin, end = expected_band(SEEN_K)
     banded = each * SEQUENCES * (_seen(end) - _seen(begin - 1))
     return choose(scalar("level"), banded, choose(scalar("causal"), ceil_divide(one, 2), one))
 
