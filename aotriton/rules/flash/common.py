@@ -175,9 +175,8 @@ USED_K = choose(present("seqused_k") & (constant(2) <= ALL_SEQUENCES), ceil_divi
 EXPECTED_Q = _mean("q")
 _LONGER = _part_of_longest("q")
 _ALL_AT_ONCE = size("heads_q") * tiles("seqlen_q", REFERENCE_TILE) <= multiprocessors()
-_SOME_LONGER_K = _mean("k") + _part_of_longest("k")
-SEEN_K = choose(present("cu_seqlens_k"), _SOME_LONGER_K, _LONGEST_K)  # of all rows, whenever they are done
-EXPECTED_K = choose(present("cu_seqlens_k"), choose(_ALL_AT_ONCE, _LONGEST_K, _SOME_LONGER_K), _LONGEST_K)
+SEEN_K = choose(present("cu_seqlens_k"), _mean("k") + _part_of_longest("k"), _LONGEST_K)  # whenever a row is done
+EXPECTED_K = choose(_ALL_AT_ONCE, _LONGEST_K, SEEN_K)
 EVENED_K = choose(present("cu_seqlens_k"), _mean("k") + _LONGER, USED_K)
 
 
