@@ -512,7 +512,7 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
     ),
     sources={c.FULL: "attn_bwd_hopper_features_dropout"},
     choices=(c.LEVEL.narrowed(*c.FEATURED), c.T, HEAD_DIM_FEATURES, c.DESCRIPTOR),
-    tunables=by_vendor(cuda={"BLOCK_M": (64,)}),  # masks of 128 rows spill
+    tunables=by_vendor(cuda={"BLOCK_M": (64, 128)}),
     compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=c.grid_of_packed("k", constant(128), "heads_k"),

@@ -165,8 +165,8 @@ def walk_band(
     if DROPOUT:
         start = row
         heads = 0
-    # Ahead of the loop, what is the same in all steps takes registers that random numbers need.
-    for step in tl.range(0, steps, disable_licm=DROPOUT):
+    # Ahead of the loop, what is the same in all steps takes registers that random numbers need, or 128 rows.
+    for step in tl.range(0, steps, disable_licm=DROPOUT or BLOCK_M == 128):
         slot = step & 1  # of two STAGES
         phase = (step >> 1) & 1
         q = q_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
