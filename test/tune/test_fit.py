@@ -43,6 +43,12 @@ def fitted(
     return with_savings(fit(operator, "sm_90", samples, facts, multiprocessors), operator, "sm_90")
 
 
+@pytest.fixture(autouse=True)
+def unrestricted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made-up images have any config, which restrictions may rule out."""
+    monkeypatch.setattr(Functional, "ruled_out", lambda functional, cell, config: False)
+
+
 Time = Callable[[float], float]  # what is measured in place of what it truly takes
 
 
@@ -318,6 +324,17 @@ def test_images_of_another_source_are_left_out() -> None:
     facts |= {f"{name}_old": fact for name, fact in facts.items() if fact[0] != sequences[0][1][0].config}
     facts |= {f"{sequences[0][1][0].name}_old": ("BLOCK_Q=64", *FACTS)}  # a tunable that the kernel had once
     assert fitted(ATTN_FWD, old + current, facts, GPU) == models
+
+
+def test_images_that_no_cell_may_have_get_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restrictions may be newer than timings."""
+    machine = forward()
+    sequences = star(machine, ATTN_FWD.backends[0])
+    (_, (out, *_)), *_ = sequences
+    config = dict(out.tunables + out.compile_options)
+    monkeypatch.setattr(Functional, "ruled_out", lambda functional, cell, other: other == config)
+    found = {one.image for one in fitted(ATTN_FWD, machine.samples(sequences, 60), machine.facts(), GPU)}
+    assert found == {images[0].name for _, images in sequences} - {out.name}
 
 
 def test_backends_of_another_time_are_left_out() -> None:

@@ -22,7 +22,11 @@ from aotriton.rules.expression import (
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.restrictions import RESTRICTIONS
-from aotriton.rules.flash.restrictions_hopper import PAIR_RESTRICTIONS, PARTS_RESTRICTIONS
+from aotriton.rules.flash.restrictions_hopper import (
+    FEATURES_BACKWARD_RESTRICTIONS,
+    PAIR_RESTRICTIONS,
+    PARTS_RESTRICTIONS,
+)
 from aotriton.rules.kernel import DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar
 from aotriton.rules.work import WHOLE, Work
@@ -525,7 +529,7 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
         c.GUARD_SOFTCAP,
         c.GUARD_WEIGHTS,
     ),
-    restrictions=PAIR_RESTRICTIONS,
+    restrictions=FEATURES_BACKWARD_RESTRICTIONS,
     needs=("tma", "wgmma"),
     gluon=True,
     schedule=DFS,

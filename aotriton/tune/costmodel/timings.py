@@ -84,11 +84,11 @@ class Timings:
         return self.seen[key, call]
 
     def left_out(self) -> set[ImageKey]:
-        """The images that no session timed since one that timed several others of their functional: it was told to
-        leave them out, or they were not worth timing any more. What they would take on its calls is a guess, and the
-        best of many guesses is one that is wrong.
+        """The images that restrictions rule out in all cells by now, and those that no session timed since one that
+        timed several others of their functional: it was told to leave them out, or they were not worth timing any more.
+        What they would take on its calls is a guess, and the best of many guesses is one that is wrong.
         """
-        found: set[ImageKey] = set()
+        found = {key for key, (spec, _) in self.specs.items() if _ruled_out(spec)}
         for sessions in self.sessions.values():
             last = max((number for number, images in sessions.items() if len(images) > 1), default=0)
             since = (images for number, images in sessions.items() if number >= last)
@@ -162,6 +162,12 @@ def add_apart(timings: Timings, backends: Mapping[str, Backend], call: Apart, fa
                 images.add(key)
                 if time:  # else the call leaves the kernel nothing to do, and no program is launched
                     timings.observations.append(Observation(((key, timings.row(key, of_call)),), time))
+
+
+def _ruled_out(spec: ImageSpec) -> bool:
+    """Whether restrictions are certain that the image wins in no cell."""
+    functional, config = spec.functional, dict(spec.tunables + spec.compile_options)
+    return all(functional.ruled_out(cell, config) for cell in functional.kernel.cells())
 
 
 def _sizes(sample: Sample) -> dict[str, int]:
