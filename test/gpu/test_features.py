@@ -84,14 +84,19 @@ class Prepared:
         given = {name: one for name, one in self.features.items() if name != "dout"}
         aotriton.attn_fwd(**given, **{name: self.results[name].view for name in FORWARD}, hints=hints)
 
-    def launch(self) -> None:
-        """A forward, then a backward with what it wrote, on torch's current stream."""
-        self.forward()
-        views, features = {name: guarded.view for name, guarded in self.results.items()}, self.features
-        size = aotriton.attn_bwd_workspace_size(**features, **views)
+    def backward(self, **hints: object) -> None:
+        """A backward with what a forward wrote, likewise."""
+        views, features = {name: self.results[name].view for name in self.results if name != "workspace"}, self.features
+        size = aotriton.attn_bwd_workspace_size(**features, **views, hints=hints)
         self.results["workspace"] = Guarded((-(-size // 4),), torch.float32, "contiguous", 1.0)
         self.results["workspace"].view.fill_(float("nan"))
-        aotriton.attn_bwd(**features, **views, workspace=self.results["workspace"].view.view(torch.uint8))
+        workspace = self.results["workspace"].view.view(torch.uint8)
+        aotriton.attn_bwd(**features, **views, workspace=workspace, hints=hints)
+
+    def launch(self) -> None:
+        """Both."""
+        self.forward()
+        self.backward()
 
     def check(self, *names: str) -> None:
         """The results of these names, or all."""
@@ -193,6 +198,45 @@ def test_the_same_call_gives_the_same_bits_and_another_offset_another_mask() -> 
         first, second, third = (bits(prepared.results[name].view.contiguous()) for prepared in (one, again, other))
         assert torch.equal(first, second), name
         assert name == "logsumexp" or not torch.equal(first, third), name
+
+
+def test_numbers_of_the_host_are_written_in_the_order_of_a_stream() -> None:
+    """By value: a graph writes at each launch what was given when it was captured."""
+    values = [-(1 << 63), (5 << 32) | 3, -1]
+    memory, stream = torch.zeros(4, dtype=torch.int64, device=gpu_problem.DEVICE), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        aotriton.write_int64(memory.data_ptr(), values, torch.cuda.current_stream().cuda_stream)
+    for _ in range(2):
+        memory.zero_()
+        graph.replay()
+        assert memory.tolist() == [*values, 0]
+    aotriton.write_int64(memory.data_ptr() + 24, [7])
+    assert memory.tolist() == [*values, 7]
+
+
+def assert_sequences_apart(head_dim: int, **hints: object) -> None:
+    """What is no number in some packed sequences reaches no result of others."""
+    lengths = (64, 700, 65, 130, 1, 200)
+    case = Case(lengths, lengths, packed=True, head_dim=head_dim, causal=True, dtype="bf16", number=head_dim)
+    clean, spoiled = Prepared(case), Prepared(case)
+    of_clean = torch.tensor([index % 2 for index, rows in enumerate(lengths) for _ in range(rows)], dtype=torch.bool)
+    for name in ("q", "k", "v", "dout"):
+        spoiled.operands[name][:, :, ~of_clean] = float("nan")
+    for prepared in (clean, spoiled):
+        prepared.forward(**hints)
+        prepared.backward(**hints)
+    for name in (*FORWARD, "dq", "dk", "dv"):
+        wanted, found = (one.results[name].view[:, :, of_clean].float() for one in (clean, spoiled))
+        torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02, msg=lambda text, name=name: f"{name}: {text}")
+        assert spoiled.results[name].view[:, :, ~of_clean].isnan().any(), name
+
+
+@pytest.mark.parametrize("head_dim", [40, 64, 128, 256])
+def test_packed_sequences_stay_apart(head_dim: int) -> None:
+    assert_sequences_apart(head_dim)
+    assert_sequences_apart(head_dim, backend="portable")
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "odd_rows"])

@@ -9,12 +9,11 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("numpy", reason="numpy is not installed")
-aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
+pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
-import torch  # noqa: E402 - where it is installed
-from attention_cases import Case  # noqa: E402
-from gpu.gpu_problem import Guarded  # noqa: E402
-from gpu.test_features import CASES, FORWARD, UNEVEN, Prepared  # noqa: E402
+import torch
+from attention_cases import Case
+from gpu.test_features import CASES, FORWARD, UNEVEN, Prepared, assert_sequences_apart
 
 pytestmark = pytest.mark.skipif(
     bool(torch.version.hip) or not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
@@ -161,15 +160,12 @@ OF_LENGTHS = [
 def test_the_backward_is_as_accurate(case: Case) -> None:
     """The same of all gradients, behind whatever forward the library chooses."""
     prepared = Prepared(case)
-    features = prepared.features
-    views = {name: guarded.view for name, guarded in prepared.results.items()}
-    forward = {name: one for name, one in features.items() if name != "dout"}
-    aotriton.attn_fwd(**forward, **{name: views[name] for name in FORWARD})
-    hints = {"backend": "hopper_features"}
-    size = aotriton.attn_bwd_workspace_size(**features, **views, hints=hints)
-    workspace = Guarded((-(-size // 4),), torch.float32, "contiguous", 1.0)
-    workspace.view.fill_(float("nan"))
-    prepared.results["workspace"] = workspace
-    aotriton.attn_bwd(**features, **views, workspace=workspace.view.view(torch.uint8), hints=hints)
+    prepared.forward()
+    prepared.backward(backend="hopper_features")
     torch.cuda.synchronize()
     prepared.check()
+
+
+@pytest.mark.parametrize("head_dim", [40, 64, 128])
+def test_packed_sequences_stay_apart(head_dim: int) -> None:
+    assert_sequences_apart(head_dim, backend="hopper_features")

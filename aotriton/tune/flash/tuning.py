@@ -210,8 +210,8 @@ class FlashTuning:
         """Sequences of 16 to 16,384, of different lengths in 40 % of what is not causal; 1 to 64 heads, in groups of 1
         to 8, and batches of 1 to 64; of head dims that are padded, too. In half of the calls all heads have 16,384
         rows together at most, as in a short batch of long sequences: their programs run at once, and the longest one
-        counts. Where keys may be split, most calls decode: one query in half of these, else up to 256, of up to 131,072
-        keys, in groups of up to 16. Where a level says how keys are held, all calls do.
+        counts. Where keys may be split, most calls decode: one query in half of these, else as many as may be split, of
+        up to 131,072 keys, in groups of up to 16. Where a level says how keys are held, all calls do.
         """
         if stored_keys.stored_as(functional) in OF_CACHES[1:]:
             return _draw_of_cache(functional, random)
@@ -224,9 +224,9 @@ class FlashTuning:
             group = random.choice((1, 1, 2, 4, 8))
             most_heads = LONGEST // seqlen_q if random.random() < 0.5 else MOST_HEADS
             if _may_split(functional) and random.random() < 0.6:
-                seqlen_q = 1 if random.random() < 0.5 else log_uniform(random, 2, 256)
-                seqlen_k = log_uniform(random, 256, LONGEST_DECODED)
                 group, most_heads = random.choice((1, 4, 7, 8, 16)), MOST_HEADS
+                seqlen_q = 1 if random.random() < 0.5 else log_uniform(random, 2, MOST_ROWS // group)
+                seqlen_k = log_uniform(random, 256, LONGEST_DECODED)
             group = group if group <= most_heads else 1
             heads_k = log_uniform(random, 1, min(most_heads, 64) // group)
             batch = log_uniform(random, 1, min(most_heads // (heads_k * group), 64))

@@ -2,7 +2,7 @@
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from aotriton.tritonsrc.flash.lib.backward import all_barriers, count_arrivals, load_keys, slots
 from aotriton.tritonsrc.flash.lib.backward_features import (
@@ -22,8 +22,9 @@ from aotriton.tritonsrc.flash.lib.packed_tiles import first_tile, tile_of_sequen
 from aotriton.tritonsrc.flash.lib.pipeline import barrier
 from aotriton.tritonsrc.flash.lib.quads import in_quads, layout_of_quads
 from aotriton.tritonsrc.flash.lib.sequence import sequence_of
-from aotriton.tritonsrc.flash.lib.stores import add_pieces
+from aotriton.tritonsrc.flash.lib.stores import async_add_shared_to_global
 
+NOWHERE = gl.constexpr(1 << 30)  # a row behind every tensor, to which nothing is added
 # What is noted of a tile of keys: its first row in DK and DV, and how many of its rows are there to write.
 BATCH, HEAD, FIRST, COUNT = (gl.constexpr(place) for place in range(4))
 
@@ -54,13 +55,25 @@ def adder(
     DQSum, dq_slots, dq_full, dq_empty, batch, head, tile, first, row, after, steps,
     BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr,
 ):  # fmt: skip
-    """Adds dQ to the sequence's tiles of DQSum, from `tile` on."""
+    """Adds dQ to the sequence's tiles of DQSum, from `tile` on. Behind them are those of the next sequence: what is of
+    no row that sees the tile's keys goes nowhere, as it is zero, or no number where a key or a value is none.
+    """
     # The second piece is of the next 64 rows, or of the next columns, or of what the first is of.
-    ROWS_APART: gl.constexpr = BLOCK_M // 64 * BLOCK_DMODEL - DQSum.block_shape[2]
+    ROWS_APART: gl.constexpr = BLOCK_M - 64
+    APART: gl.constexpr = BLOCK_M // 64 * BLOCK_DMODEL - DQSum.block_shape[2]
     start = row
     for step in range(0, steps):
         at = (tile + row // 64) * BLOCK_DMODEL
-        add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, at, 0, step, ROWS_APART)
+        for c in gl.static_range(2):
+            mbarrier.wait(dq_full.index(c), step & 1)
+            piece = dq_slots.index(c)._reinterpret(gl.float32, DQSum.block_shape, DQSum.layout)
+            place = at + c * APART
+            if c * ROWS_APART > 0:
+                place = gl.where(row + c * ROWS_APART < after, place, NOWHERE)
+            async_add_shared_to_global(DQSum, [batch, head, place, 0], piece)
+        for c in gl.static_range(2):
+            tma.store_wait(1 - c)
+            mbarrier.arrive(dq_empty.index(c))
         row += BLOCK_M
         row = gl.where(row >= after, first, row)
         head += (row == start).to(gl.int32)
