@@ -256,3 +256,37 @@ TEST("the errors of a failing driver say what it could not do") {
   CHECK_CONTAINS(last_error_message(), "attn_fwd_sm_90_");
   CHECK_CONTAINS(last_error_message(), ": CUDA could not load the image: RECORDED_FAILURE");
 }
+
+TEST("numbers of the host come to a stream's device in its order, also while it captures") {
+  const int64_t values[] = {-2, (int64_t{5} << 32) | 3};
+  for (const char* vendor : {"cuda", "hip"}) {
+    Recording& recording = start_with_stream(vendor);
+    recording.capturing.insert(kStream.handle);
+    auto* const memory = static_cast<int64_t*>(pointer(0x10008));
+    CHECK_EQ(write_int64(memory, values, 2, kStream), Error::success);
+    CHECK_EQ(current_context(), kContext);
+    std::vector<uint64_t> written(2);
+    CHECK_EQ(recording.fills.size(), 4u);
+    for (const RecordedFill& fill : recording.fills) {
+      CHECK(fill.bytes == 4 && fill.width == 1 && fill.rows == 1);
+      const auto at = static_cast<size_t>(static_cast<char*>(fill.data) - reinterpret_cast<char*>(memory));
+      written.at(at / 8) |= uint64_t{fill.pattern} << (8 * (at % 8));
+    }
+    for (size_t i = 0; i < 2; ++i) CHECK_EQ(static_cast<int64_t>(written[i]), values[i]);
+  }
+}
+
+TEST("numbers that cannot be written are refused by name") {
+  Recording& recording = start_with_stream();
+  const int64_t value = 1;
+  CHECK_EQ(write_int64(nullptr, &value, 1, kStream), Error::null_pointer);
+  CHECK_CONTAINS(last_error_message(), "memory is null");
+  CHECK_EQ(write_int64(static_cast<int64_t*>(pointer(0x10000)), nullptr, 1, kStream), Error::null_pointer);
+  CHECK_CONTAINS(last_error_message(), "values is null");
+  CHECK_EQ(write_int64(static_cast<int64_t*>(pointer(0x10004)), &value, 1, kStream), Error::misaligned_pointer);
+  CHECK_EQ(write_int64(nullptr, nullptr, 0, kStream), Error::success);
+  CHECK(recording.fills.empty());
+  recording.fail_at = recording.calls + 4;  // behind what entering the device asks: the second fill
+  CHECK_EQ(write_int64(static_cast<int64_t*>(pointer(0x10000)), &value, 1, kStream), Error::driver_failed);
+  CHECK_EQ(current_context(), kContext);
+}

@@ -302,6 +302,15 @@ void bind_runtime(py::module_& m) {
         raise_if(error);
       },
       py::arg("stream") = 0, "Loads every image that fits the stream's device, ahead of graph capture.");
+  m.def(
+      "write_int64",
+      [](uintptr_t memory, const std::vector<int64_t>& values, uintptr_t stream) {
+        raise_if(write_int64(reinterpret_cast<int64_t*>(memory), values.data(), values.size(),
+                             Stream{reinterpret_cast<void*>(stream)}));
+      },
+      py::arg("memory"), py::arg("values"), py::arg("stream") = 0,
+      "Writes numbers of int64 to device memory at this address, 8-byte aligned, in the order of the stream.\n"
+      "A captured graph writes the same ones each time.");
   m.def("version", version, "Version of the library.");
   m.def(
       "arch", [] { return current_device("arch").arch().arch; },

@@ -238,7 +238,8 @@ typedef struct aotriton_attn_features {
   aotriton_tensor2 block_table; /* [sequences, pages_of_sequence] int32: the pages of each one's keys, in their order;
                                    of the last dimension contiguous */
   aotriton_tensor2 q_descale, k_descale, v_descale; /* [sequences, heads_k] float32, any strides */
-  const void *dropout_seed, *dropout_offset;        /* one int64 of device memory each, 8-byte aligned */
+  const void *dropout_seed, *dropout_offset;        /* one int64 of device memory each, 8-byte aligned; see
+                                                       aotriton_write_int64 */
   int64_t max_seqlen_q, max_seqlen_k; /* with cu_seqlens: positive, below 2^31; max_seqlen_k also with block_table */
   int64_t window_left, window_right;  /* where windowed: keys that a query sees before and behind its own position; a
                                          negative number means all */
@@ -438,6 +439,11 @@ AOTRITON_API aotriton_error aotriton_gemm_hint_outcomes(const aotriton_gemm_para
 
 /* Loads every image of this build that fits the stream's device. Images stay loaded as long as their context lives. */
 AOTRITON_API aotriton_error aotriton_preload(void* stream);
+
+/* Writes so many numbers of the host to device memory, 8-byte aligned, in the order of the stream: such as the seed and
+ * the offset of dropout, which calls read there. The values are taken at once, and a captured graph writes the same ones
+ * each time. Returns without waiting. */
+AOTRITON_API aotriton_error aotriton_write_int64(int64_t* memory, const int64_t* values, size_t count, void* stream);
 
 /* ---- prepared calls ---------------------------------------------------------------------------------------------- */
 
