@@ -25,6 +25,7 @@ from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Decisions, Measurement, Outcome, TuningDatabase
 from aotriton.rules.database.rows import Sample
 from aotriton.rules.flash.backward import OPERATOR as ATTN_BWD
+from aotriton.rules.flash.features import GENERAL
 from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.flash.forward import OPERATOR as ATTN_FWD
 from aotriton.rules.image import ImageSpec
@@ -42,6 +43,7 @@ from aotriton.tune.measure.requests import Request
 from aotriton.tune.problem.candidates import configs as configs_of
 from aotriton.tune.problem.compiler_facts import Compile
 from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import scalars_of
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.gpu_process import GpuProcess
 
@@ -186,6 +188,26 @@ def test_many_calls_are_of_one_wave() -> None:
     long = [one for one in drawn if one["seqlen_q"] >= 2048]
     alone = [one for one in long if one["batch"] * one["heads_q"] * one["seqlen_q"] <= 16384]
     assert len(long) / 3 < len(alone) < len(long)
+
+
+def test_half_of_the_calls_with_a_band_have_a_window() -> None:
+    """Of keys before the row's own, which is as far from the last key as the row is from the last row."""
+    lead = ATTN_FWD.lead.functional(
+        "sm_90", LEVEL=GENERAL, T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="descriptor"
+    )
+    random = Random(0)
+    drawn = [dict(tuning("flash").draw(lead, random)) for _ in range(400)]
+    windowed = [one for one in drawn if "window" in one]
+    wide = [one for one in drawn if one["seqlen_q"] <= one["seqlen_k"]]
+    assert all(one in wide for one in windowed)
+    assert 0.4 < len(windowed) / len(wide) < 0.6
+    for one in drawn:
+        asked = scalars_of(lead, one)
+        assert asked["hi"] == max(one["seqlen_k"] - one["seqlen_q"], 0)
+        assert asked["lo"] == (asked["hi"] - one["window"] if "window" in one else -one["seqlen_q"])
+        assert not {*one} - {"window"} - {name for operand in ATTN_FWD.operands for name in operand.dims}
+    plain = ATTN_FWD.lead.functional("sm_90", T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="descriptor")
+    assert not any("window" in dict(tuning("flash").draw(plain, random)) for _ in range(100))
 
 
 @dataclass

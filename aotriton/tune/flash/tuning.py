@@ -70,6 +70,7 @@ FEW_HEADS = 3
 
 LONGEST = 16384  # of what is drawn; a call beyond has as much to do for each of its rows
 LONGEST_DECODED = 131072
+LEAST_WINDOW = 32
 MOST_HEADS = 64 * 64  # of all of a batch
 MOST_FLOPS, MOST_BYTES = 3e12, 2e9  # of what is drawn: the forward's, some 6 ms of an H200, and its four tensors'
 
@@ -201,6 +202,8 @@ class FlashTuning:
 
     def scalars(self, functional: Functional, sizes: Mapping[str, int]) -> Mapping[str, int]:
         keys, own = stored_keys.stored_as(functional), untimed.scalars(functional)
+        if "window" in sizes:
+            own |= {"lo": max(sizes["seqlen_k"] - sizes["seqlen_q"], 0) - sizes["window"]}
         return own | stored_keys.scalars(keys, sizes, bool(functional.get("CAUSAL", False))) if keys else own
 
     def given(self, functional: Functional) -> Set[str]:
@@ -211,7 +214,8 @@ class FlashTuning:
         to 8, and batches of 1 to 64; of head dims that are padded, too. In half of the calls all heads have 16,384
         rows together at most, as in a short batch of long sequences: their programs run at once, and the longest one
         counts. Where keys may be split, most calls decode: one query in half of these, else as many as may be split, of
-        up to 131,072 keys, in groups of up to 16. Where a level says how keys are held, all calls do.
+        up to 131,072 keys, in groups of up to 16. Where a level says how keys are held, all calls do. Half of the calls
+        with a band and at least as many keys as rows have a window, of 32 keys or more before the row's own.
         """
         if stored_keys.stored_as(functional) in OF_CACHES[1:]:
             return _draw_of_cache(functional, random)
@@ -231,10 +235,13 @@ class FlashTuning:
             heads_k = log_uniform(random, 1, min(most_heads, 64) // group)
             batch = log_uniform(random, 1, min(most_heads // (heads_k * group), 64))
             head_dim = padded if random.random() < 0.5 else random.randrange(smaller + 8, padded + 1, 8)
+            every_row_sees = seqlen_q <= seqlen_k  # or a logsumexp is minus infinity, of which results are not compared
+            windowed = functional.level and every_row_sees and seqlen_k > LEAST_WINDOW and random.random() < 0.5
+            window = {"window": log_uniform(random, LEAST_WINDOW, seqlen_k - 1)} if windowed else {}
             pairs, rows = batch * heads_k * group * seqlen_q * seqlen_k, batch * heads_k * (group * seqlen_q + seqlen_k)
             if 4 * pairs * head_dim <= MOST_FLOPS and rows * head_dim * 2 <= MOST_BYTES:
                 return shape_of(batch=batch, heads_q=heads_k * group, heads_k=heads_k, seqlen_q=seqlen_q,
-                                seqlen_k=seqlen_k, head_dim=head_dim)  # fmt: skip
+                                seqlen_k=seqlen_k, head_dim=head_dim, **window)  # fmt: skip
 
     def inputs(self, functional: Functional, shape: Shape) -> Inputs:
         from aotriton.tune.flash.call import inputs
