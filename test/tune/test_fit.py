@@ -19,6 +19,7 @@ from toy_database import spec
 from aotriton.rules.database.rows import Model, Sample, SequenceTiming
 from aotriton.rules.expression import Environment
 from aotriton.rules.flash.backward import OPERATOR as ATTN_BWD
+from aotriton.rules.flash.features import FULL, PLAIN
 from aotriton.rules.flash.forward import OPERATOR as ATTN_FWD
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
@@ -147,10 +148,9 @@ def errors(
     return found
 
 
-def forward() -> Machine:
-    return Machine(
-        ATTN_FWD, ATTN_FWD.lead.functional("sm_90", T="bf16", BLOCK_DMODEL=128, CAUSAL=False, ADDRESSING="descriptor")
-    )
+def forward(level: int = PLAIN) -> Machine:
+    values: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": 128, "CAUSAL": False, "ADDRESSING": "descriptor"}
+    return Machine(ATTN_FWD, ATTN_FWD.lead.functional("sm_90", LEVEL=level, **values))
 
 
 def backward(head_dim: int = 64) -> Machine:
@@ -388,6 +388,24 @@ def test_an_image_serves_calls_that_it_was_not_timed_on() -> None:
     samples = machine.samples([slow], 80) + machine.samples([slow, fast], 40, seed=3)
     found = {m.image: m.saves for m in fitted(ATTN_FWD, samples, machine.facts(), GPU)}
     assert found == {early: pytest.approx(0, abs=1e-3), late: CERTAIN}
+
+
+@pytest.mark.parametrize(("level", "beside"), [(PLAIN, "hopper"), (FULL, "hopper_features")])
+def test_the_first_backend_keeps_images_for_features_that_others_lack(level: int, beside: str) -> None:
+    """Of two of its images, each faster on some calls, both save something there, though another backend is faster on
+    all calls that were timed.
+    """
+    machine = forward(level)
+    first, other = (next(one for one in ATTN_FWD.backends if one.name == name) for name in ("portable", beside))
+    sequences = star(machine, first, 2)
+    fastest = machine.image(other.kernels[0])
+    for (_, (made, *_)), values in zip(sequences, ({"one": 50.0}, {"one": 1.0, "rounds": 30.0}), strict=True):
+        machine.drawn[made.name] = tuple(values.get(term, 0.0) for term in TERMS)
+    machine.drawn[fastest.name] = tuple({"one": 0.5}.get(term, 0.0) for term in TERMS)
+    facts = machine.facts() | {fastest.name: (fastest.config, *FACTS)}
+    found = fitted(ATTN_FWD, machine.samples([*sequences, (other.name, [fastest])], 80), facts, GPU)
+    least = min(one.saves for one in found if one.image != fastest.name)
+    assert (least > 0.01) == (level == FULL)
 
 
 @pytest.mark.parametrize(("longest", "saves"), [(500, True), (4000, False)])

@@ -497,7 +497,6 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
     family=c.FAMILY,
     arguments=(
         *ATTN_BWD_HOPPER_PAIR.arguments[:4],
-        Tensor("Row", c.Q, (1, 1, 1, 64), swizzled=False),
         Tensor("DK", DK),
         Tensor("DV", DV),
         Tensor("DQSum", DQ_SUM, DQ_PIECE, does="add", swizzled=False),

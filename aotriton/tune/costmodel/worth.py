@@ -41,7 +41,12 @@ def with_savings(fitted: Sequence[Fitted], operator: Operator, arch: str) -> lis
             first = operator.backends[0].name if lead.kernel is operator.lead else next(iter(complete), "")
             if first in complete:
                 calls = [call for call in one.timings.calls[functional] if call in timed]
-                groups.append([_ways(call, lead, complete, one.timings, coefficients) for call in calls])
+                ways = [_ways(call, lead, complete, one.timings, coefficients) for call in calls]
+                groups.append(ways)
+                if lead.level and len(complete) > 1:
+                    # Those of them that have a feature which only the first backend serves.
+                    place = list(complete).index(first)
+                    groups.append([[of_call[place]] for of_call in ways])
                 backends += complete.values()
                 needed += complete[first]
         for model in one.models:

@@ -5,7 +5,7 @@ keys has a program of its own. It visits the query rows that see any of its keys
 pointer: a descriptor's store would go on behind the end of a sequence.
 
 Of packed sequences, descriptors go through all rows. What lies behind those in use is cleared in shared memory: of keys
-by all warps before they part, of queries by the producer, who loads zeros over it. DQSum has tiles of 64 rows for each
+by all warps before they part, of a step's queries by the consumers, half each. DQSum has tiles of 64 rows for each
 sequence, so that no two sequences share one (`first_tile`).
 """
 
@@ -21,7 +21,6 @@ def attn_bwd_hopper_features(
     K,
     V,
     DO,
-    Row,
     DK,
     DV,
     DQSum,
@@ -58,7 +57,6 @@ def attn_bwd_hopper_features(
 
     Q, K, V, DO: TMA descriptors of [batch, heads, seqlen, head_dim_qk] (Q, K) and [.., head_dim_v] (V, DO) with boxes
     [1, 1, BLOCK_M, BLOCK_DMODEL] (Q, DO) and [1, 1, 128, BLOCK_DMODEL] (K, V). BLOCK_M is 64 where BLOCK_DMODEL is 128.
-    Row: of Q's tensor, with boxes [1, 1, 1, 64] that are not swizzled.
     DK and DV: [batch, num_heads_k, seqlen_k, head_dim_qk or head_dim_v] by pointer. DQSum: of fp32 [batch, num_heads_q,
     tiles * BLOCK_DMODEL, 64], with boxes [1, 1, 64, 64] that are not swizzled, and with so many tiles of 64 rows as
     attn_bwd_hopper_features_prepare has. It begins at zero; DQ is sm_scale * DQSum in the order of rows. L and Delta
@@ -70,7 +68,7 @@ def attn_bwd_hopper_features(
     not have are not followed.
     """
     backward_features(
-        Q, K, V, DO, Row, DK, DV, DQSum, L, Delta, sm_scale, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b,
+        Q, K, V, DO, DK, DV, DQSum, L, Delta, sm_scale, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b,
         stride_dv_h, stride_dv_s, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim_qk, head_dim_v, lo, hi,
         features, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest, sequences, together, BLOCK_M, BLOCK_DMODEL,
     )  # fmt: skip

@@ -15,7 +15,6 @@ def attn_bwd_hopper_features_dropout(
     K,
     V,
     DO,
-    Row,
     DK,
     DV,
     DQSum,
@@ -54,7 +53,7 @@ def attn_bwd_hopper_features_dropout(
     DropoutOffset: int64, of one element; not followed where `features` has no dropout.
     """
     backward_features(
-        Q, K, V, DO, Row, DK, DV, DQSum, L, Delta, sm_scale, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b,
+        Q, K, V, DO, DK, DV, DQSum, L, Delta, sm_scale, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b,
         stride_dv_h, stride_dv_s, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim_qk, head_dim_v, lo, hi,
         features, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest, sequences, together, BLOCK_M, BLOCK_DMODEL,
         dropout, DropoutSeed, DropoutOffset,

@@ -3,7 +3,7 @@
 As `backward.py`, where a step has the same products. But a tile of keys visits only the steps that any of its keys is
 seen by, and masks those that not all of them are seen by completely. Behind the rows in use a tensor may have rows of
 another sequence, or anything that is no number, and zero times that is none: where a tile or a step reaches behind
-them, who loads it clears those rows in shared memory before others read them.
+them, those rows are cleared in shared memory.
 """
 
 import triton.language as tl
@@ -21,37 +21,25 @@ from aotriton.tritonsrc.flash.lib.backward import LOG2_E
 from aotriton.tritonsrc.flash.lib.backward_dropout import marked
 from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
 from aotriton.tritonsrc.flash.lib.band import inside, interval
-from aotriton.tritonsrc.flash.lib.noted_dropout import factor_of, where_kept
+from aotriton.tritonsrc.flash.lib.noted_dropout import NOTES, factor_of, where_kept
+from aotriton.tritonsrc.flash.lib.notes import noted
 from aotriton.tritonsrc.flash.lib.opaque import opaque
 from aotriton.tritonsrc.flash.lib.pipeline import join_consumers
 from aotriton.tritonsrc.flash.lib.stores import fragments
 
-
-@gluon.jit
-def clear_by_load(Row, q_slot, do_slot, q_full, do_full, used):
-    """Begins to load zeros to the rows of two slots, [1, 1, rows, columns], from row `used` on, of which there is one
-    at least: as many bytes as a whole slot has, some more than once. A descriptor, of a box of a row, reads zeros where
-    its tensor has no batch. For a warp that stores something, the registers of others do not suffice.
-    """
-    ROWS: gl.constexpr = q_slot.shape[2]
-    COLUMNS: gl.constexpr = Row.block_shape[3]
-    PARTS: gl.constexpr = q_slot.shape[3] // COLUMNS
-    q_rows = q_slot._reinterpret(q_slot.dtype, [PARTS * ROWS, 1, 1, 1, COLUMNS], Row.layout)
-    do_rows = do_slot._reinterpret(q_slot.dtype, [PARTS * ROWS, 1, 1, 1, COLUMNS], Row.layout)
-    for i in range(0, opaque(PARTS * ROWS)):  # not unrolled
-        place = gl.where(i % ROWS < used, ROWS - 1, i)
-        tma.async_copy_global_to_shared(Row, [-1, 0, 0, 0], q_full, q_rows.index(place))
-        tma.async_copy_global_to_shared(Row, [-1, 0, 0, 0], do_full, do_rows.index(place))
+# What is noted of a tile of keys: its first row in DK and DV, and how many of its rows are there to write; and behind
+# dropout's notes the query rows in use, behind which a step is cleared.
+BATCH, HEAD, FIRST, COUNT = (gl.constexpr(place) for place in range(4))
+USED = NOTES
 
 
 @gluon.jit
 def load_rows_in_use(
-    Q, DO, Row, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, landed, cleared, batch,
-    head, begin, row, step, used,
+    Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, begin, row, step,
+    used,
 ):  # fmt: skip
     """Loads BLOCK_M query rows of a sequence, from `row` on, to the slot of `step`. The sequence begins at row `begin`
-    of Q and DO, and at L and Delta. Rows behind those in use are cleared, with Row of clear_by_load, before the
-    consumers hear of the step: so many steps have been `cleared` before it. Returns how many have then.
+    of Q and DO, and at L and Delta. Behind the rows in use lse and delta are zeros.
     """
     BLOCK_M: gl.constexpr = Q.block_shape[2]
     LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
@@ -59,17 +47,8 @@ def load_rows_in_use(
     mbarrier.wait(empty.index(slot), ((step >> 1) & 1) ^ 1)
     mbarrier.expect(q_full.index(slot), Q.block_type.nbytes)
     mbarrier.expect(do_full.index(slot), Q.block_type.nbytes)
-    if row + BLOCK_M > used:
-        mbarrier.expect(landed, 2 * Q.block_type.nbytes)
-        tma.async_copy_global_to_shared(Q, [batch, head, begin + row, 0], landed, q_slots.index(slot))
-        tma.async_copy_global_to_shared(DO, [batch, head, begin + row, 0], landed, do_slots.index(slot))
-        mbarrier.wait(landed, cleared & 1)
-        cleared += 1
-        of_slot = q_slots.index(slot), do_slots.index(slot), q_full.index(slot), do_full.index(slot)
-        clear_by_load(Row, of_slot[0], of_slot[1], of_slot[2], of_slot[3], used - row)
-    else:
-        tma.async_copy_global_to_shared(Q, [batch, head, begin + row, 0], q_full.index(slot), q_slots.index(slot))
-        tma.async_copy_global_to_shared(DO, [batch, head, begin + row, 0], do_full.index(slot), do_slots.index(slot))
+    tma.async_copy_global_to_shared(Q, [batch, head, begin + row, 0], q_full.index(slot), q_slots.index(slot))
+    tma.async_copy_global_to_shared(DO, [batch, head, begin + row, 0], do_full.index(slot), do_slots.index(slot))
     for part in gl.static_range(BLOCK_M // 32):  # at once, more registers were taken
         rows = row + 32 * part + gl.arange(0, 32, LAYOUT)
         lse = gl.load(L + rows, mask=rows < used, other=0.0)
@@ -80,7 +59,6 @@ def load_rows_in_use(
         delta_slots.index(slot).slice(32 * part, 32, 0).store(delta)
     mbarrier.arrive(q_full.index(slot))
     mbarrier.arrive(do_full.index(slot))
-    return cleared
 
 
 @gluon.jit
@@ -95,10 +73,12 @@ def clear_behind(slot, used):
     IN_ROWS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     words = slot._reinterpret(gl.int32, [PARTS * ROWS // 8, 8, 32], IN_ROWS)
     rows = gl.expand_dims(gl.arange(0, 8, gl.SliceLayout(1, LAYOUT)), 1)
-    for group in range(gl.maximum(used, 0) // 8, ROWS // 8):
-        for part in gl.static_range(PARTS):
-            some = words.index(part * (ROWS // 8) + group)
-            some.store(gl.where(rows < used - 8 * group, some.load(LAYOUT), 0))
+    left = opaque(used)
+    for place in range(0, PARTS * ROWS // 8):
+        some = words.index(place)
+        behind = left - place % (ROWS // 8) * 8
+        if behind < 8:
+            some.store(gl.where(rows < behind, some.load(LAYOUT), 0))
 
 
 @gluon.jit
@@ -166,13 +146,23 @@ def walk_band(
         start = row
         heads = 0
     # Ahead of the loop, what is the same in all steps takes registers that random numbers need, or 128 rows.
-    for step in tl.range(0, steps, disable_licm=DROPOUT or BLOCK_M == 128):
+    for step in tl.range(0, steps, disable_licm=True):
         slot = step & 1  # of two STAGES
         phase = (step >> 1) & 1
         q = q_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
         do = do_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
         ds_slot = ds_slots.index(slot)
         mbarrier.wait(q_full.index(slot), phase)
+        if row >= full:
+            used = noted(written, USED) - row
+            if used < BLOCK_M:
+                mbarrier.wait(do_full.index(slot), phase)
+                if C == 0:
+                    clear_behind(q_slots.index(slot), used)
+                else:
+                    clear_behind(do_slots.index(slot), used)
+                fence_async_shared()
+                step = join_consumers(step)
         s = warpgroup_mma(k, q.permute((1, 0)), no_s, use_acc=False, is_async=True)
         mbarrier.wait(do_full.index(slot), phase)
         dp = warpgroup_mma(v, do.permute((1, 0)), no_s, use_acc=False, is_async=True)

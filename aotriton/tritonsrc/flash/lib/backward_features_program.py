@@ -6,6 +6,11 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from aotriton.tritonsrc.flash.lib.backward import all_barriers, count_arrivals, load_keys, slots
 from aotriton.tritonsrc.flash.lib.backward_features import (
+    BATCH,
+    COUNT,
+    FIRST,
+    HEAD,
+    USED,
     clear_behind,
     load_rows_in_use,
     note_keys,
@@ -14,33 +19,29 @@ from aotriton.tritonsrc.flash.lib.backward_features import (
 )
 from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
 from aotriton.tritonsrc.flash.lib.band import visited
-from aotriton.tritonsrc.flash.lib.features import PACKED
+from aotriton.tritonsrc.flash.lib.features import PACKED, USED_K, USED_Q
 from aotriton.tritonsrc.flash.lib.noted_dropout import NOTES, factor_of, note_dropout
 from aotriton.tritonsrc.flash.lib.notes import note, noted, notes
 from aotriton.tritonsrc.flash.lib.opaque import opaque
 from aotriton.tritonsrc.flash.lib.packed_tiles import first_tile, tile_of_sequences
-from aotriton.tritonsrc.flash.lib.pipeline import barrier
 from aotriton.tritonsrc.flash.lib.quads import in_quads, layout_of_quads
 from aotriton.tritonsrc.flash.lib.sequence import sequence_of
 from aotriton.tritonsrc.flash.lib.stores import async_add_shared_to_global
 
 NOWHERE = gl.constexpr(1 << 30)  # a row behind every tensor, to which nothing is added
-# What is noted of a tile of keys: its first row in DK and DV, and how many of its rows are there to write.
-BATCH, HEAD, FIRST, COUNT = (gl.constexpr(place) for place in range(4))
 
 
 @gluon.jit
 def producer(
-    Q, DO, Row, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, landed, batch, head,
-    begin, first, row, after, steps, used, max_seqlen_q,
+    Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, begin, first,
+    row, after, steps, used, max_seqlen_q,
 ):  # fmt: skip
     """The sequence begins at row `begin` of Q and DO, and at L and Delta."""
     start = row
-    cleared = 0
     for step in range(0, steps):
-        cleared = load_rows_in_use(
-            Q, DO, Row, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, landed, cleared,
-            batch, head, begin, row, step, used,
+        load_rows_in_use(
+            Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, begin,
+            row, step, used,
         )  # fmt: skip
         row += Q.block_shape[2]
         row = gl.where(row >= after, first, row)
@@ -113,7 +114,7 @@ def consumer(
 
 @gluon.jit
 def backward_features(
-    Q, K, V, DO, Row, DK, DV, DQSum, L, Delta, sm_scale, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b,
+    Q, K, V, DO, DK, DV, DQSum, L, Delta, sm_scale, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b,
     stride_dv_h, stride_dv_s, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim_qk, head_dim_v, lo, hi,
     features, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest, sequences, together, BLOCK_M: gl.constexpr,
     BLOCK_DMODEL: gl.constexpr, dropout=None, DropoutSeed=None, DropoutOffset=None,
@@ -121,9 +122,7 @@ def backward_features(
     """The program of attn_bwd_hopper_features, whose arguments these are, with those of dropout, if there is any."""
     k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DQSum)
     kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
-    landed = barrier()
     mbarrier.init(kv_full, count=1)
-    mbarrier.init(landed, count=1)
     count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
 
     tile, head_k, sequence = tile_of_sequences(
@@ -153,13 +152,15 @@ def backward_features(
     last_rows, counts = numbers_of_keys(gl.int32), numbers_of_keys(gl.int32)
     note_keys(last_rows, counts, key, of_q.used, of_k.used, lo, hi)
     DROPOUT: gl.constexpr = dropout is not None
-    written = notes(NOTES if DROPOUT else 4)
+    written = notes(NOTES + 1)
     note(written, BATCH, batch)
     note(written, HEAD, head_k)
     note(written, FIRST, of_k.begin + key)
     note(written, COUNT, gl.where(key < 0, 0, of_k.rows - key))
+    # Behind a whole tensor a descriptor loads zeros.
+    note(written, USED, gl.where((features & (PACKED | USED_Q)) != 0, of_q.used, NOWHERE))
 
-    if key + 2 * KEYS > of_k.used:
+    if (key + 2 * KEYS > of_k.used) & ((features & (PACKED | USED_K)) != 0):
         mbarrier.wait(kv_full, 0)
         clear_behind(k_slot, of_k.used - key)
         clear_behind(v_slot, of_k.used - key)
@@ -177,8 +178,8 @@ def backward_features(
                     do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full,
                     empty, dq_full, dq_empty, last_rows, counts, written, sm_scale, first, row, after, clear, full,
                     steps, head_dim_qk, head_dim_v, 1, DROPOUT)),
-        (producer, (Q, DO, Row, L + head_row, Delta + head_row, q_slots, do_slots, lse_slots, delta_slots, q_full,
-                    do_full, empty, landed, batch, head, of_q.begin, first, row, after, steps, of_q.used,
+        (producer, (Q, DO, L + head_row, Delta + head_row, q_slots, do_slots, lse_slots, delta_slots, q_full,
+                    do_full, empty, batch, head, of_q.begin, first, row, after, steps, of_q.used,
                     max_seqlen_q)),
         (adder, (DQSum, dq_slots, dq_full, dq_empty, batch, head, dq_tile, first, row, after, steps, BLOCK_M,
                  BLOCK_DMODEL)),
