@@ -50,7 +50,8 @@ class Models:
     """The models of a database.
 
     A functional uses the models of the functional that is measured for it, or those of its plain one if that has none.
-    A product uses its own models, or those of the nearest product that has any.
+    A product uses its own models of a functional, or those of the nearest product that has any: times on two products
+    are not compared.
     """
 
     def __init__(
@@ -62,14 +63,12 @@ class Models:
         """``configs`` by name of image, ``products`` by arch."""
         self._by_image: dict[tuple[str, str, str], Model] = {}
         self._models: dict[tuple[str, str], list[Model]] = {}  # by kernel and functional
-        having: dict[str, set[str]] = {}
         for one in models:
             if one.form != FORM or len(one.coefficients) != len(TERMS):
                 continue  # of other terms
             self._by_image[one.product, one.functional, one.image] = one
-            having.setdefault(f"{one.arch} {one.kernel}", set()).add(one.product)
             self._models.setdefault((f"{one.arch} {one.kernel}", one.functional), []).append(one)
-        self._having, self._configs = having, configs or {}
+        self._configs = configs or {}
         known = [one for of_arch in (products or {}).values() for one in of_arch]
         self._nearest = cache(lambda arch, product: nearest_first(arch, product, known))
 
@@ -101,27 +100,29 @@ class Models:
         return measured if known else measured.plain
 
     def cost(self, product: Product, spec: ImageSpec) -> Cost | None:
-        """The cost of the image on the product; None if no product has a model of the image."""
+        """The cost of the image on the product; None if the product whose models it uses has none of the image."""
         functional, work = spec.functional, spec.functional.kernel.work
-        having = self._having.get(f"{functional.arch} {functional.kernel.name}")
-        if not having or work is None:
-            return None
         lender = self._lender(functional)
+        models = self._models.get((f"{functional.arch} {functional.kernel.name}", str(lender)))
+        if not models or work is None:
+            return None
         image = spec.name if lender == functional else _name(lender, spec.config)
         # First the products for which the build has tables, then others that were measured.
-        for name in (*self._nearest(functional.arch, product.name), *sorted(having)):
-            if model := self._by_image.get((name, str(lender), image)):
-                environment = Environment(tunables={**_numbers(functional), **dict(spec.tunables)})
-                words = [f"product={in_a_word(name)}"] if name != product.name else []
-                words += [] if lender == functional else [str(lender)]
-                rows, columns, depth, programs, order, hiding = (evaluate(one, environment) for one in work.of_tile)
-                source = " ".join([*words, model.source]).strip()
-                # A model with a source was fitted to that, not to timings, and a model of another level to other device
-                # code, so its error against timings is not known.
-                error = 0.0 if model.source or lender.level != functional.level else model.error
-                fitted = model.occupancy, error, source, model.coefficients
-                return Cost(rows, columns, depth, programs, order, hiding, *fitted)
-        return None
+        having = {one.product for one in models}
+        nearest = (*self._nearest(functional.arch, product.name), *sorted(having))
+        name = next(one for one in nearest if one in having)
+        if (model := self._by_image.get((name, str(lender), image))) is None:
+            return None
+        environment = Environment(tunables={**_numbers(functional), **dict(spec.tunables)})
+        words = [f"product={in_a_word(name)}"] if name != product.name else []
+        words += [] if lender == functional else [str(lender)]
+        rows, columns, depth, programs, order, hiding = (evaluate(one, environment) for one in work.of_tile)
+        source = " ".join([*words, model.source]).strip()
+        # A model with a source was fitted to that, not to timings, and a model of another level to other device code,
+        # so its error against timings is not known.
+        error = 0.0 if model.source or lender.level != functional.level else model.error
+        fitted = model.occupancy, error, source, model.coefficients
+        return Cost(rows, columns, depth, programs, order, hiding, *fitted)
 
 
 @cache

@@ -130,12 +130,13 @@ def test_a_product_has_its_own_model_or_the_nearest_ones(toy: KernelDescription)
     assert cost_of(models, asking, one).source == "product=same"
 
 
-def test_each_image_has_the_nearest_model_that_there_is(toy: KernelDescription) -> None:
-    """A product with models of some images borrows those of the others."""
-    one, two = spec(served(), 64), spec(served(), 32)
-    models = made((one, model(one, USUAL.name)), (two, model(two, OTHER)))
+def test_times_on_two_products_are_not_compared(toy: KernelDescription) -> None:
+    """A product with models of some images of a functional borrows none of the others."""
+    one, two, other = spec(served(), 64), spec(served(), 32), spec(served(width=64), 32)
+    models = made((one, model(one, USUAL.name)), *((image, model(image, OTHER)) for image in (two, other)))
     assert cost_of(models, USUAL, one).source == ""
-    assert cost_of(models, USUAL, two).source == "product=NVIDIA_H20"
+    assert models.cost(USUAL, two) is None
+    assert cost_of(models, USUAL, other).source == "product=NVIDIA_H20"
 
 
 def test_what_has_no_model_has_no_cost(toy: KernelDescription, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,4 +168,4 @@ def test_the_backward_is_as_accurate(case: Case) -> None:
 
 @pytest.mark.parametrize("head_dim", [40, 64, 128])
 def test_packed_sequences_stay_apart(head_dim: int) -> None:
-    assert_sequences_apart(head_dim, backend="hopper_features")
+    assert_sequences_apart(head_dim, {}, {"backend": "hopper_features"})
