@@ -293,7 +293,7 @@ def confirm(build: Path) -> None:
 
 def _has_images(record: Mapping[str, Any]) -> bool:
     """Whether a result says of each call which images it ran, as those of plain attention do."""
-    return all("images" in cell for cell in record.get("cells", [{}]))
+    return all("images" in cell for cell in record.get("cells") or [{}])
 
 
 def _environment(build: Path) -> dict[str, str]:
