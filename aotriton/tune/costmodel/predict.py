@@ -80,7 +80,9 @@ def models(
         if functional.measured != functional or not complete:
             continue
         random = Random(f"{operator.name} {functional}")
-        shapes = [dict(tuning(operator.family).draw(functional, random)) for _ in range(SHAPES)]
+        drawn = [tuning(operator.family).draw(functional, random) for _ in range(SHAPES)]
+        # What else a shape says of a call, such as a window, is for GPUs: static models were compared without.
+        shapes = [{name: size for name, size in one if name in operator.sizes} for one in drawn]
         times: list[dict[str, tuple[Mapping[str, float], ...]]] = [{} for _ in shapes]
         for backend in operator.backends:
             serving: dict[tuple[Functional, ...], list[int]] = {}

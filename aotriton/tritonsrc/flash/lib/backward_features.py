@@ -120,9 +120,10 @@ def walk_band(
     written, DROPOUT: gl.constexpr,
 ):  # fmt: skip
     """DK, before its scale, and DV of consumer C over so many steps: from query row `row` to before `after`, then from
-    row `first` on. Steps from `clear` to before `full` need no mask.
+    row `first` on. Steps from `clear` to before `full` need no mask. Rows behind USED, of the notes `written`, are
+    cleared: by consumer 0 those of Q, by consumer 1 those of DO.
 
-    With DROPOUT, which is noted in `written`, DV is before the factor of weights that are kept.
+    With DROPOUT, which is noted there, too, DV is before the factor of weights that are kept.
     """
     BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
     BLOCK_M: gl.constexpr = q_slots.shape[3]
@@ -145,7 +146,8 @@ def walk_band(
     if DROPOUT:
         start = row
         heads = 0
-    # Ahead of the loop, what is the same in all steps takes registers that random numbers need, or 128 rows.
+    # Ahead of the loop, what is the same in all steps takes registers that random numbers need, or 128 rows, or who
+    # clears rows.
     for step in tl.range(0, steps, disable_licm=True):
         slot = step & 1  # of two STAGES
         phase = (step >> 1) & 1

@@ -28,7 +28,7 @@ from aotriton.tritonsrc.flash.lib.quads import in_quads, layout_of_quads
 from aotriton.tritonsrc.flash.lib.sequence import sequence_of
 from aotriton.tritonsrc.flash.lib.stores import async_add_shared_to_global
 
-NOWHERE = gl.constexpr(1 << 30)  # a row behind every tensor, to which nothing is added
+NOWHERE = gl.constexpr(1 << 30)  # a row behind every tensor: what is added there is dropped
 
 
 @gluon.jit
