@@ -100,7 +100,7 @@ class Tuning(Protocol):
 
     def draw(self, functional: Functional, random: Random) -> Shape:
         """A random shape that calls of this functional of one of an operator's leads may have: its sizes as the
-        operator names them.
+        operator names them, and maybe numbers for ``scalars``, such as a window, which static models do without.
 
         Cost models are fitted on such shapes, so they must cover all calls that are to be predicted well. This and
         ``inputs`` are needed only where kernels describe their work.

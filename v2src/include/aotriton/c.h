@@ -441,8 +441,8 @@ AOTRITON_API aotriton_error aotriton_gemm_hint_outcomes(const aotriton_gemm_para
 AOTRITON_API aotriton_error aotriton_preload(void* stream);
 
 /* Writes so many numbers of the host to device memory, 8-byte aligned, in the order of the stream: such as the seed and
- * the offset of dropout, which calls read there. The values are taken at once, and a captured graph writes the same ones
- * each time. Returns without waiting. */
+ * the offset of dropout, which calls read there. The values are taken at once, and a captured graph writes the same
+ * ones each time. Returns without waiting. */
 AOTRITON_API aotriton_error aotriton_write_int64(int64_t* memory, const int64_t* values, size_t count, void* stream);
 
 /* ---- prepared calls ---------------------------------------------------------------------------------------------- */
