@@ -760,6 +760,10 @@ class Functional:
         keys = {key.name: value for key, value in zip(self.kernel.tuning_keys, cell, strict=True)}
         return any(one.certain and one.applies(self, keys, config) for one in self.kernel.restrictions)
 
+    def wins_nowhere(self, config: Config) -> bool:
+        """Whether it is certain that a config cannot run, or win, in any cell."""
+        return all(self.ruled_out(cell, config) for cell in self.kernel.cells())
+
     @cached_property
     def measured(self) -> Functional:
         """The functional that is measured instead of this one, because some choices do not change the speed."""

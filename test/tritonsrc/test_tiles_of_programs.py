@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 from math import ceil, prod
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("triton")
+
+from device_functions import language, take
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PAIR, HEADS_TOGETHER
@@ -43,11 +45,9 @@ def _taken(
     program: int, programs: int, batch: int, heads_k: int, keys: int, together: int, causal: bool
 ) -> list[tuple[int, int]]:
     special = {"%ctaid.x": program, "%nctaid.x": programs}
-    gl = SimpleNamespace(where=lambda this, a, b: a if this else b, cdiv=lambda a, b: -(-a // b), constexpr=int)
-    space: dict[str, Any] = {"gl": gl, "special_register": special.get, "opaque": lambda x: x}
+    space: dict[str, Any] = {"gl": language(), "special_register": special.get, "opaque": lambda x: x}
     space["KEYS"] = backward_scheduler.KEYS.value
-    for name in ("heads_of_group", "work_index", "work_at"):
-        space[name] = FunctionType(getattr(backward_scheduler, name).fn.__code__, space, name)
+    take(space, backward_scheduler, "heads_of_group", "work_index", "work_at")
     found: list[Any] = []
     ticket, key, head = space["work_at"](0, heads_k, keys, batch, together, causal)
     while key >= 0:
@@ -101,13 +101,7 @@ def forward_tiles(heads: int, queries: int, rows: int, group_rounds: int) -> lis
     """Head, first row and key tiles of each tile that each program of a call takes, heads not packed."""
     programs = min(MULTIPROCESSORS, ceil(queries / rows) * heads)
     causal = group_rounds > 0
-    gl = SimpleNamespace(
-        where=lambda this, a, b: a if this else b,
-        cdiv=lambda a, b: -(-a // b),
-        minimum=min,
-        static_assert=lambda *_: None,
-        constexpr=int,
-    )
+    gl = language()
     space: dict[str, Any] = {
         "gl": gl,
         "tl": gl,
@@ -116,10 +110,9 @@ def forward_tiles(heads: int, queries: int, rows: int, group_rounds: int) -> lis
         "Schedule": lambda *values: SimpleNamespace(
             **dict(zip(("programs", "blocks", "heads", "size", "groups"), values, strict=True))
         ),
-        "key_interval": FunctionType(mask.key_interval.fn.__code__, {"tl": gl}),
     }
-    for name in ("heads_of_group", "work_index", "schedule_of", "work_at"):
-        space[name] = FunctionType(getattr(forward_scheduler, name).fn.__code__, space, name)
+    take(space, mask, "key_interval")
+    take(space, forward_scheduler, "heads_of_group", "work_index", "schedule_of", "work_at")
     schedule = space["schedule_of"](heads, queries, rows, causal, group_rounds)
     found = []
     for program in range(programs):
@@ -174,18 +167,10 @@ def packed_tiles_of_programs(
     """Head, sequence and tile of each program, and the tile if each sequence has its last one first."""
     count = len(starts) - 1
     programs = ((starts[-1] << log2_packed) // rows + count) * heads
-    tl = SimpleNamespace(
-        where=lambda this, a, b: a if this else b, cdiv=lambda a, b: -(-a // b), minimum=min, constexpr=int,
-        load=lambda one: starts[one], num_programs=lambda _: programs,
-    )  # fmt: skip
+    tl = language(load=lambda one: starts[one], num_programs=lambda _: programs)
     space: dict[str, Any] = {"tl": tl, "PACKED": features.PACKED.value}
-    for module, name in (
-        (scheduler, "tile_of_heads_together"),
-        (packed_tiles, "first_tile"),
-        (packed_tiles, "tile_of_sequences"),
-        (packed_tiles, "last_first"),
-    ):
-        space[name] = FunctionType(getattr(module, name).fn.__code__, space, name)
+    take(space, scheduler, "tile_of_heads_together")
+    take(space, packed_tiles, "first_tile", "tile_of_sequences", "last_first")
     found = []
     for program in range(programs):
         tl.program_id = lambda _, program=program: program

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
-from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from device_functions import language, take
 
 from aotriton.tritonsrc.flash.lib import band, features, packed_tiles, scheduler
 
@@ -79,22 +79,11 @@ def truth(call: Call) -> tuple[np.ndarray, ...]:
 
 def functions(k_begins: list[int], programs: int) -> dict[str, Any]:
     """The device functions, of numbers and of numpy's vectors."""
-
-    def either(one: Any, other: Any, of: Any) -> Any:
-        return of(one, other) if isinstance(one, np.ndarray) or isinstance(other, np.ndarray) else int(of(one, other))
-
-    tl = SimpleNamespace(
-        where=lambda this, a, b: a if this else b, cdiv=lambda a, b: -(-a // b), constexpr=int,
-        minimum=lambda a, b: either(a, b, np.minimum), maximum=lambda a, b: either(a, b, np.maximum),
-        load=lambda one: k_begins[one], num_programs=lambda _: programs,
-    )  # fmt: skip
+    tl = language(load=lambda one: k_begins[one], num_programs=lambda _: programs)
     space: dict[str, Any] = {"tl": tl, "PACKED": features.PACKED.value}
-    for module, names in (
-        (scheduler, ("tile_of_heads_together",)),
-        (packed_tiles, ("first_tile", "tile_of_sequences")),
-        (band, ("visited", "interval")),
-    ):
-        space |= {name: FunctionType(getattr(module, name).fn.__code__, space, name) for name in names}
+    take(space, scheduler, "tile_of_heads_together")
+    take(space, packed_tiles, "first_tile", "tile_of_sequences")
+    take(space, band, "visited", "interval")
     return space
 
 

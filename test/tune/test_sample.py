@@ -348,11 +348,8 @@ def test_shapes_are_timed_though_the_first_backend_saves_nothing(bench: Bench) -
     """Its images are not listed then; the others' say whether a shape is new."""
     hopper = next(kernel for kernel in ATTN_FWD.kernels if kernel.name == "attn_fwd_hopper")
     own = hopper.functional("sm_90", **FUNCTIONAL.as_dict())
-    cells = list(hopper.cells())
     config = next(
-        one.config
-        for one in configs_of(own)
-        if not all(own.ruled_out(cell, dict(one.tunables + one.compile_options)) for cell in cells)
+        one.config for one in configs_of(own) if not own.wins_nowhere(dict(one.tunables + one.compile_options))
     )
     bench.measure(*CONFIGS[:2])
     bench.measure(config, functional=own)

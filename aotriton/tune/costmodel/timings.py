@@ -88,7 +88,11 @@ class Timings:
         timed several others of their functional: it was told to leave them out, or they were not worth timing any more.
         What they would take on its calls is a guess, and the best of many guesses is one that is wrong.
         """
-        found = {key for key, (spec, _) in self.specs.items() if _ruled_out(spec)}
+        found = {
+            key
+            for key, (spec, _) in self.specs.items()
+            if spec.functional.wins_nowhere(dict(spec.tunables + spec.compile_options))
+        }
         for sessions in self.sessions.values():
             last = max((number for number, images in sessions.items() if len(images) > 1), default=0)
             since = (images for number, images in sessions.items() if number >= last)
@@ -162,12 +166,6 @@ def add_apart(timings: Timings, backends: Mapping[str, Backend], call: Apart, fa
                 images.add(key)
                 if time:  # else the call leaves the kernel nothing to do, and no program is launched
                     timings.observations.append(Observation(((key, timings.row(key, of_call)),), time))
-
-
-def _ruled_out(spec: ImageSpec) -> bool:
-    """Whether restrictions are certain that the image wins in no cell."""
-    functional, config = spec.functional, dict(spec.tunables + spec.compile_options)
-    return all(functional.ruled_out(cell, config) for cell in functional.kernel.cells())
 
 
 def _sizes(sample: Sample) -> dict[str, int]:
