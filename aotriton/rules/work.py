@@ -48,6 +48,7 @@ TERMS = (
     "walks after a program's first",
     "walks after their first of all programs, by multiprocessor",
 )
+NOISE = 1e-6  # of quotients that are whole but for rounding
 TRAFFIC_UNIT = 1e-7  # so that a coefficient of 1 is 10 TB/s in µs: coefficients are of one order of magnitude
 
 # An image is in a build if calls take longer without it, in the mean, by at least this relative amount.
@@ -67,8 +68,8 @@ class Work:
     of two kinds that are cached differently. ``slow`` is 1 if the layout of the tensors makes access slower.
     ``programs`` is the number of programs that the grid expects on each multiprocessor. ``sorted_rounds``: tiles are
     sorted by their steps in groups of pieces that fill so many rounds, so that tiles of a piece do not run together;
-    0: they do. ``hiding_rows``: the products of so many rows take as long as memory takes for what a piece shares, and
-    hide it, as those of fewer rows hide a part of it; 0: none does.
+    0: they do, or groups are what the cache holds. ``hiding_rows``: the products of so many rows take as long as memory
+    takes for what a piece shares, and hide it, as those of fewer rows hide a part of it; 0: none does.
     """
 
     rows: Expression
@@ -247,15 +248,29 @@ def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
     )
 
 
+def _fraction(number: Real) -> Real:
+    """What ``number`` has behind the point, none where rounding alone has made it so."""
+    return maximum(number - down(number + NOISE), 0.0)
+
+
 def _banded(call: OfCall, tile: OfTile, tiles: Real, steps: Real) -> tuple[Real, Real, Real]:
     """The steps of all tiles of a band together, the most that one has, and about the fewest, which are those of the
     first or of the last one.
 
     Tile t covers depth from t * grown + first to t * grown + after: two arithmetic series, both clamped to the depth.
-    Where a tile does not begin or end with the depth it begins or ends half a step too far, in the mean.
+    Where a tile does not begin or end with the depth it begins or ends with a part of a step that it does not need.
     """
     grown = tile.row_tile / call.packed  # from one tile to the next
     first, after = call.begin, call.end + grown
+    left = _fraction(grown / tile.depth_tile)
+    phase = choose(less(NOISE, left), left, 1.0)  # of a step: tiles begin at places of it that are so far apart
+    others = 1.0 - phase
+
+    def needless(place: Real) -> Real:
+        """The least part of a step that lies before such a place of a tile; at most it is ``others`` more."""
+        return _fraction(place / tile.depth_tile / phase) * phase
+
+    before, behind = needless(first), needless(after * -1.0)
 
     def reached(place: Real) -> Real:
         """The tile from which on t * grown + place is not negative."""
@@ -272,11 +287,14 @@ def _banded(call: OfCall, tile: OfTile, tiles: Real, steps: Real) -> tuple[Real,
     any_step, no_more = reached(after), reached(first - call.depth)
     beginning = maximum(no_more - maximum(reached(first), any_step), 0.0)
     ending = maximum(minimum(reached(after - call.depth), no_more) - any_step, 0.0)
-    walked = (clamped(after) - clamped(first)) / tile.depth_tile + 0.5 * (beginning + ending)
+    walked = (clamped(after) - clamped(first)) / tile.depth_tile
+    walked = walked + beginning * (before + 0.5 * others) + ending * (behind + 0.5 * others)
 
     def of(place: Real) -> Real:
         """The steps of the tile that is at ``place``."""
         return maximum(minimum(place + after, call.depth) - maximum(place + first, 0.0), 0.0) / tile.depth_tile
 
     shortest = minimum(of(0.0), of((tiles - 1) * grown))
-    return walked, minimum(up((after - first) / tile.depth_tile) + 1, steps), shortest
+    covered = (after - first) / tile.depth_tile
+    longest = minimum(up(covered) + 1, up(covered + before + behind + 2.0 * others))
+    return walked, minimum(longest, steps), shortest

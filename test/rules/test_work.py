@@ -275,11 +275,11 @@ ONE_ROW = {"rows": 1, "row_tile": 1, "outer": 1, "columns": 1, "column_tile": 8,
 
 @given(calls(powers), st.integers(1, 20), st.integers(-300, 300), st.integers(0, 400))
 @example(ONE_ROW | {"depth_tile": 8}, 1, 86, 10)  # off by 1.125
-@example(ONE_ROW | {"depth_tile": 32}, 1, 95, 10)  # by 1.4375, which is the bound
+@example(ONE_ROW | {"depth_tile": 32}, 1, 95, 10)  # by 1.453125
 def test_a_band_is_counted_within_a_step_and_a_half(call: dict[str, int], gpu: int, begin: int, width: int) -> None:
     """Steps that tiles of a band visit are off by one for each walk at most, with tiles of a power of two: by a half at
-    either end, where half a step is counted for what lies between none and a whole one. Where the depth ends within a
-    step, nothing is counted for the rest of that step, so a tile that ends with the depth may be off by another half.
+    either end, where the mean is counted of tiles that begin at different places of a step. Where the depth ends within
+    a step, nothing is counted for the rest of that step, so a tile that ends with the depth may be off by another half.
     No tile visits more than the longest program's.
     """
     band = begin, begin + width
@@ -290,12 +290,33 @@ def test_a_band_is_counted_within_a_step_and_a_half(call: dict[str, int], gpu: i
         after = min(first + call["row_tile"] + begin + width, call["depth"])
         visited.append(max(-(-after // step) - least, 0) if after > 0 else 0)
         within = after == call["depth"] and after % step
-        bound += max(1, 1.5 - 2 / step) if within else 1  # of integers, the two ends are 1/step less than a whole each
+        bound += 1.5 if within else 1
     times = call["outer"] * -(-call["columns"] // call["column_tile"])
     total = times * call["repeat"] * sum(visited)
     assert abs(found[SPREAD] * gpu - total) <= times * call["repeat"] * bound + 1e-9 * total
     assert found[LONGEST] >= call["repeat"] * max(visited)
     assert found[PROGRAMS] == pytest.approx(times * len(visited) / gpu, rel=1e-12)
+
+
+@given(
+    st.integers(1, 40), st.integers(1, 40), st.sampled_from((32, 64, 128)), st.sampled_from((1, 2, 3)),
+    st.integers(-5000, 5000), st.integers(0, 4999),
+)  # fmt: skip
+@example(64, 64, 128, 1, -1023, 1023)  # a window of 1,024 keys: nine steps, of which a mean of ten is no prediction
+def test_a_band_of_tiles_of_whole_steps_is_counted_exactly(
+    tiles: int, depths: int, step: int, of_tile: int, begin: int, width: int
+) -> None:
+    """All tiles begin at the same place of a step where a tile's rows are whole steps."""
+    rows, depth, band = step * of_tile, step * depths, (begin, begin + width)
+    visited = []
+    for first in range(0, tiles * rows, rows):
+        least, after = max(first + begin, 0), min(first + rows + begin + width, depth)
+        visited.append(-(-after // step) - least // step if after > least else 0)
+    given = {"rows": tiles * rows, "row_tile": rows, "depth": depth, "depth_tile": step}
+    found = terms_of(7, **given, form=BAND, band=band)
+    assert found[SPREAD] * 7 == pytest.approx(sum(visited), abs=1e-6)
+    if all(first + begin >= 0 and first + rows + begin + width <= depth for first in range(0, tiles * rows, rows)):
+        assert found[LONGEST] == max(visited)
 
 
 def test_a_band_that_is_a_triangle_is_counted_as_one() -> None:

@@ -16,7 +16,16 @@ from device_functions import language, take
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PAIR, HEADS_TOGETHER
-from aotriton.tritonsrc.flash.lib import backward_scheduler, features, forward_scheduler, mask, packed_tiles, scheduler
+from aotriton.tritonsrc.flash.lib import (
+    backward_scheduler,
+    features,
+    forward_features,
+    forward_scheduler,
+    hopper_column_parts,
+    mask,
+    packed_tiles,
+    scheduler,
+)
 
 MULTIPROCESSORS = 132
 SHAPES = [  # batch, key heads, keys
@@ -94,26 +103,84 @@ def test_causal_tiles_of_the_forward_are_shared_evenly(batch: int, heads: int, q
     assert max(work) <= max(1.125 * sum(work) / MULTIPROCESSORS, ceil(queries / KEYS))
 
 
+@pytest.mark.parametrize("window", [1, 200, 1 << 30])
+@pytest.mark.parametrize("consumers", [1, 2, 3])
+@pytest.mark.parametrize(("batch", "heads", "queries"), SHAPES)
+@pytest.mark.parametrize("keys", [1, 4096, 300_000])
+def test_each_tile_of_groups_that_the_cache_holds_is_taken_once(
+    batch: int, heads: int, queries: int, keys: int, window: int, consumers: int
+) -> None:
+    """And every program has one, and groups with more heads than fill a round have no more keys than the cache."""
+    rows = 64 * consumers
+    space, programs = forward_scheduler_of(batch * heads, queries, rows)
+    schedule = space["schedule"](call_with_features(batch * heads, queries, keys, window, consumers))
+    of_programs = taken_of_schedule(space, schedule, programs, queries, rows, True)
+    assert all(of_programs), "a program without a tile"
+    everything = Counter((head, row) for one in of_programs for head, row, _ in one)
+    assert everything == Counter((head, row) for head in range(batch * heads) for row in range(0, queries, rows))
+    held = schedule.size * min(keys, window) * 2 * 2 * HEAD_DIM  # keys and values of 16 bits
+    assert held <= forward_features.CACHED.value or schedule.size < 2 * ceil(programs / schedule.blocks)
+
+
+@pytest.mark.parametrize(
+    ("heads", "queries", "keys", "groups"), [(64, 1024, 4096, 3), (32, 8192, 8192, 4), (32, 8192, 1024, 1)]
+)
+def test_groups_that_the_cache_holds_are_even(heads: int, queries: int, keys: int, groups: int) -> None:
+    space, _ = forward_scheduler_of(heads, queries, 128)
+    schedule = space["schedule"](call_with_features(heads, queries, keys, 1 << 30, 2))
+    assert schedule.groups == groups
+    assert schedule.size == heads // groups
+
+
 KEYS = 128  # of a step of the forward
+HEAD_DIM = 128
+
+
+def call_with_features(heads: int, queries: int, keys: int, window: int, consumers: int) -> SimpleNamespace:
+    """What `schedule` of forward_features.py reads of a call with a causal window, and GROUP_ROUNDS = 0."""
+    hi = keys - queries
+    return SimpleNamespace(
+        CONSUMERS=consumers, GROUP_ROUNDS=0, k_slots=[SimpleNamespace(shape=(2, 1, 1, KEYS, HEAD_DIM))],
+        k_tensors=[SimpleNamespace(block_type=SimpleNamespace(nbytes=KEYS * HEAD_DIM * 2))],
+        num_heads_q=heads, log2_packed=0, sequences=1, longest=queries, lo=hi - window + 1, hi=hi,
+        max_seqlen_q=queries, max_seqlen_k=keys,
+    )  # fmt: skip
 
 
 def forward_tiles(heads: int, queries: int, rows: int, group_rounds: int) -> list[list[tuple[int, int, int]]]:
     """Head, first row and key tiles of each tile that each program of a call takes, heads not packed."""
-    programs = min(MULTIPROCESSORS, ceil(queries / rows) * heads)
     causal = group_rounds > 0
+    space, programs = forward_scheduler_of(heads, queries, rows)
+    schedule = space["schedule_of"](heads, queries, rows, causal, group_rounds)
+    return taken_of_schedule(space, schedule, programs, queries, rows, causal)
+
+
+def forward_scheduler_of(heads: int, queries: int, rows: int) -> tuple[dict[str, Any], int]:
+    """The scheduler's functions, and how many programs a call has."""
+    programs = min(MULTIPROCESSORS, ceil(queries / rows) * heads)
     gl = language()
     space: dict[str, Any] = {
         "gl": gl,
         "tl": gl,
         "special_register": {"%nctaid.x": programs}.get,
+        "opaque": lambda x: x,
         "quotient": lambda a, b: a // b,
         "Schedule": lambda *values: SimpleNamespace(
             **dict(zip(("programs", "blocks", "heads", "size", "groups"), values, strict=True))
         ),
+        "CACHED": forward_features.CACHED.value,
     }
     take(space, mask, "key_interval")
+    take(space, hopper_column_parts, "bytes_of")
     take(space, forward_scheduler, "heads_of_group", "work_index", "schedule_of", "work_at")
-    schedule = space["schedule_of"](heads, queries, rows, causal, group_rounds)
+    take(space, forward_features, "schedule")
+    return space, programs
+
+
+def taken_of_schedule(
+    space: dict[str, Any], schedule: SimpleNamespace, programs: int, queries: int, rows: int, causal: bool
+) -> list[list[tuple[int, int, int]]]:
+    """Head, first row and key tiles of each tile that each program takes by a schedule."""
     found = []
     for program in range(programs):
         mine, state = [], (0, 0, program)

@@ -116,6 +116,15 @@ def test_what_saves_nothing_is_left_out() -> None:
     assert len(shortlist(FUNCTIONAL, found, {"another_image": 0.5})) == 3
 
 
+def test_the_best_of_a_cell_is_listed_though_it_saves_nothing() -> None:
+    """Unless nothing of its functional saves anything."""
+    one, two, three = CONFIGS
+    found = outcomes([{one: 10, two: 11}, {two: 9, three: 9.1}])
+    saves = {image(one).name: 0.5, image(two).name: 0.0, image(three).name: 0.0}
+    assert configs(shortlist(FUNCTIONAL, found, saves)) == [one, two]
+    assert shortlist(FUNCTIONAL, found, dict.fromkeys(saves, 0.0)) == []
+
+
 def test_a_new_winner_is_listed_beside_what_is_known() -> None:
     """What no model knows and won a cell since, after the others; not what is merely near it."""
     one, two, three = CONFIGS

@@ -196,7 +196,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
             "BLOCK_N": (64, 128),
             "CONSUMERS": (1, 2, 3),
             "STAGES": (2, 3, 4, 5, 6),
-            "GROUP_ROUNDS": (1, 2),
+            "GROUP_ROUNDS": (0, 1, 2),
             "Q_SLOTS": (1, 2),
             "OUT_PIECES": (1, 2),
         },

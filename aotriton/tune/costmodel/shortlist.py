@@ -33,8 +33,9 @@ def shortlist(functional: Functional, outcomes: Iterable[Outcome], saves: Mappin
     """The images that are within WITHIN of the best one in most cells of the functional; each product counts alike.
 
     ``outcomes`` are of its kernel. Each cell's best image comes before those that are only near it. ``saves`` has what
-    images save on random shapes, where that is known: an image that saves nothing is left out, and of those that were
-    never timed there only the cells' best are added.
+    images save on random shapes, where that is known: of those that save nothing, or were never timed there, only the
+    cells' best are timed. What says that the best of a cell saves nothing may be a model of too few shapes, where other
+    images of its functional save something; where none does, it is another backend that is faster.
     """
     best, near = Counter[str](), Counter[str]()
     mine = [one for one in outcomes if one.functional == str(functional)]
@@ -50,8 +51,10 @@ def shortlist(functional: Functional, outcomes: Iterable[Outcome], saves: Mappin
     specs = [ImageSpec.parse(functional, config) for config in order]
     if any(spec.name in saves for spec in specs):
         known = [spec for spec in specs if saves.get(spec.name, 0.0) >= WORTH_TIMING]
-        new = [spec for spec in specs if spec.name not in saves and best[spec.config]]
-        specs = sorted(known, key=lambda spec: -saves[spec.name]) + new
+        others = [
+            spec for spec in specs if best[spec.config] and spec not in known and (known or spec.name not in saves)
+        ]
+        specs = sorted(known, key=lambda spec: -saves[spec.name]) + others
     return specs[:MOST_IMAGES]
 
 

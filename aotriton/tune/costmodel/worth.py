@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def with_savings(fitted: Sequence[Fitted], operator: Operator, arch: str) -> list[Model]:
-    """The models, each with what its image saves in the functional of a lead and on the product where that is most.
+    """The models, each with what its image saves in the functional of a lead and on the product where that is most, at
+    levels with features of calls that the same backends serve.
 
     Products share images: of two that are as good on one product, the one stays that another product needs. A kernel
     that calls of several leads have, has the models of the first one's.
@@ -42,7 +43,7 @@ def with_savings(fitted: Sequence[Fitted], operator: Operator, arch: str) -> lis
             if first in complete:
                 calls = [call for call in one.timings.calls[functional] if call in timed]
                 ways = [_ways(call, lead, complete, one.timings, coefficients) for call in calls]
-                groups.append(ways)
+                groups += _of_same_backends(ways) if lead.level else [ways]
                 if lead.level and len(complete) > 1:
                     # Those of them that have a feature which only the first backend serves.
                     place = list(complete).index(first)
@@ -54,6 +55,16 @@ def with_savings(fitted: Sequence[Fitted], operator: Operator, arch: str) -> lis
     saves = savings(groups, backends, needed)
     found = [replace(model, saves=saves.get(key, 0.0)) for (_, key), model in models.items()]
     return sorted(found, key=lambda model: (model.product, model.kernel, model.functional, model.image))
+
+
+def _of_same_backends(calls: Sequence[Ways]) -> list[list[Ways]]:
+    """The calls in groups that the same backends serve: in the mean of all, of which many decode, an image saves little
+    that long calls alone run on.
+    """
+    found: dict[tuple[bool, ...], list[Ways]] = {}
+    for one in calls:
+        found.setdefault(tuple(all(kernels) for kernels in one), []).append(one)
+    return list(found.values())
 
 
 def _ways(

@@ -213,21 +213,24 @@ class FlashTuning:
         """Sequences of 16 to 16,384, of different lengths in 40 % of what is not causal; 1 to 64 heads, in groups of 1
         to 8, and batches of 1 to 64; of head dims that are padded, too. In half of the calls all heads have 16,384
         rows together at most, as in a short batch of long sequences: their programs run at once, and the longest one
-        counts. Where keys may be split, most calls decode: one query in half of these, else as many as may be split, of
-        up to 131,072 keys, in groups of up to 16. Where a level says how keys are held, all calls do. Half of the calls
-        with a band and at least as many keys as rows have a window, of 32 keys or more before the row's own.
+        counts. Where keys may be split, 60 % of the calls decode: one query in half of these, else as many as may be
+        split, of up to 131,072 keys, in groups of up to 16; with a band 30 %, and half have sequences of 512 and more.
+        Where a level says how keys are held, all calls decode. Half of the calls with a band and at least as many keys
+        as rows have a window, of 32 keys or more before the row's own.
         """
         if stored_keys.stored_as(functional) in OF_CACHES[1:]:
             return _draw_of_cache(functional, random)
         padded = int(functional["BLOCK_DMODEL"])
         smaller = max((value for value in HEAD_DIM_RANK if value < padded), default=0)
+        decoding = (0.3 if functional.level else 0.6) if _may_split(functional) else 0.0
         while True:
-            seqlen_q = seqlen_k = log_uniform(random, 16, LONGEST)
+            shortest = 512 if decoding and functional.level and random.random() < 0.5 else 16
+            seqlen_q = seqlen_k = log_uniform(random, shortest, LONGEST)
             if not functional.get("CAUSAL", False) and random.random() < 0.4:
-                seqlen_k = log_uniform(random, 16, LONGEST)
+                seqlen_k = log_uniform(random, shortest, LONGEST)
             group = random.choice((1, 1, 2, 4, 8))
             most_heads = LONGEST // seqlen_q if random.random() < 0.5 else MOST_HEADS
-            if _may_split(functional) and random.random() < 0.6:
+            if decoding and random.random() < decoding:
                 group, most_heads = random.choice((1, 4, 7, 8, 16)), MOST_HEADS
                 seqlen_q = 1 if random.random() < 0.5 else log_uniform(random, 2, MOST_ROWS // group)
                 seqlen_k = log_uniform(random, 256, LONGEST_DECODED)

@@ -34,7 +34,7 @@ from aotriton.tritonsrc.flash.lib.bundle import bundle
 from aotriton.tritonsrc.flash.lib.features import PACKED, SINKS, USED_K
 from aotriton.tritonsrc.flash.lib.forward import in_pieces, own_rows, scaled
 from aotriton.tritonsrc.flash.lib.forward_full import Full, dropped, full_of_call, full_of_tile, with_alibi
-from aotriton.tritonsrc.flash.lib.forward_scheduler import schedule_of, work_at
+from aotriton.tritonsrc.flash.lib.forward_scheduler import Schedule, quotient, schedule_of, work_at
 from aotriton.tritonsrc.flash.lib.hopper_column_parts import (
     bytes_of,
     finished,
@@ -67,6 +67,7 @@ LN_2 = gl.constexpr(0.6931471805599453)
 LOWEST_BASE = gl.constexpr(-1e30)  # of a row that has seen no key yet: less than any score, and finite
 FAR = gl.constexpr(1 << 30)
 CLEARED = gl.constexpr(16)  # rows that are cleared at once
+CACHED = gl.constexpr(1 << 25)  # bytes of keys and values that the L2 cache holds beside what else goes through it
 
 
 @bundle
@@ -133,10 +134,25 @@ class Tile:
 
 @gluon.jit
 def schedule(call):
-    """The schedule of all tiles, as causal ones, each head's last rows first: those see most keys if any see more."""
+    """The schedule of all tiles, as causal ones, each head's last rows first: those see most keys if any see more.
+
+    With GROUP_ROUNDS = 0 a group has as many heads as the L2 cache holds the keys and values of that a row sees, but
+    at least as many as have a tile for each program. Groups are of one size, as nearly as heads can be divided.
+    """
     BLOCK_M: gl.constexpr = call.CONSUMERS * 64
+    BLOCK_N: gl.constexpr = call.k_slots[0].shape[3]
     heads = (opaque(call.num_heads_q) >> call.log2_packed) * call.sequences
-    return schedule_of(heads, opaque(call.longest) << call.log2_packed, BLOCK_M, True, call.GROUP_ROUNDS)
+    rows = opaque(call.longest) << call.log2_packed
+    if call.GROUP_ROUNDS > 0:
+        return schedule_of(heads, rows, BLOCK_M, True, call.GROUP_ROUNDS)
+    else:
+        of_all = schedule_of(heads, rows, BLOCK_M, True, 1)
+        HELD: gl.constexpr = CACHED // (2 * bytes_of(call.k_tensors))  # tiles of keys with their values
+        seen = gl.minimum(call.hi, call.max_seqlen_k) - gl.maximum(call.lo, -call.max_seqlen_q) + 1
+        seen = gl.maximum(gl.minimum(seen, call.max_seqlen_k), 1)
+        size = gl.maximum(HELD // gl.cdiv(seen, BLOCK_N), of_all.size)
+        groups = gl.minimum(gl.cdiv(heads, size), quotient(heads, of_all.size))
+        return Schedule(of_all.programs, of_all.blocks, heads, quotient(heads, groups), groups)
 
 
 @gluon.jit
