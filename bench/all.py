@@ -292,8 +292,8 @@ def confirm(build: Path) -> None:
 
 
 def _has_images(record: Mapping[str, Any]) -> bool:
-    """Whether a result says of each call which images it ran, as those of plain attention do."""
-    return all("images" in cell for cell in record.get("cells") or [{}])
+    """Whether a result says of each call which images it ran, and on what machine, as those of plain attention do."""
+    return "machine" in record and all("images" in cell for cell in record.get("cells") or [{}])
 
 
 def _environment(build: Path) -> dict[str, str]:

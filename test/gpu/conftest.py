@@ -30,6 +30,15 @@ def missing() -> str | None:
     return None
 
 
+@pytest.fixture(autouse=True, scope="session")
+def current_gpu() -> None:
+    """A GPU is current in each process of tests, also for a test that asks the library first which one it is."""
+    if not missing():
+        import torch
+
+        torch.zeros(1, device="cuda")
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by the marker
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if count := config.getoption("--sample"):

@@ -264,14 +264,14 @@ def test_what_a_judge_is_made_of(own: None, changes: dict[str, Any]) -> None:
 
 def test_what_a_judge_is_not_made_of(own: None, tmp_path: Path) -> None:
     """The name and the place of a family, the configs to try, and the sizes, which problems have themselves."""
-    one = scaled(folder=tmp_path / "once")
+    one = scaled(folder=tmp_path / "judged_once")
     for other in (
         scaled(folder=tmp_path / "elsewhere"),
         scaled(space={"BLOCK": (64,), "num_warps": (1, 2)}),
         scaled(sizes={"n": (1000, 4096, 9000)}),
     ):
         assert other._judge == one._judge
-    scaled(folder=tmp_path / "once", prepare=prepared).write()
+    scaled(folder=tmp_path / "judged_once", prepare=prepared).write()
     one.write()
     kernel = next(one for one in family.add(one.folder).kernels)
     assert judge_of(kernel) == one._judge, "what the tuner records is not what its user asks for"
