@@ -29,7 +29,7 @@ from aotriton.rules.work import FORM, TERMS, terms
 from aotriton.tune.costmodel.fit import fit
 from aotriton.tune.costmodel.least_squares import FEWEST, LEAST_TIME, models_of
 from aotriton.tune.costmodel.timings import Observation, Timings, occupancy
-from aotriton.tune.costmodel.worth import with_savings
+from aotriton.tune.costmodel.worth import _of_same_backends, with_savings
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import scalars_of
 
@@ -683,3 +683,14 @@ def test_each_product_needs_what_serves_its_calls() -> None:
     second = {"a": [{one: np.array([1.5, 1.0]), two: np.array([1.0, 1.0])}]}
     together = savings([ways(first), ways(second)], [first["a"], second["a"]], [first["a"][0], second["a"][0]])
     assert together == {one: CERTAIN, two: 0.25}
+
+
+def test_calls_that_other_backends_serve_do_not_hide_what_an_image_saves() -> None:
+    """At levels with features: of ten calls eight decode, and run on another backend."""
+    long, wide, split = (("kernel", name) for name in ("long", "wide", "split"))
+    prompts = [[[{long: 1.0, wide: 1.01}], [{}]], [[{long: 1.02, wide: 1.0}], [{}]]]
+    calls = [*prompts, *[[[{long: 4.0, wide: 4.0}], [{split: 1.0}]]] * 8]
+    backends, needed = [[{long, wide}], [{split}]], [{long, wide}]
+    together, apart = (savings(groups, backends, needed) for groups in ([calls], _of_same_backends(calls)))
+    assert together[long] == pytest.approx(0.01 / 10)
+    assert apart[long] == pytest.approx(0.01 / 2)
