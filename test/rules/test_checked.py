@@ -75,7 +75,7 @@ BAD_WINNERS = [
 @pytest.mark.parametrize(("column", "value"), BAD_WINNERS)
 def test_a_winner_that_will_not_do_is_named(path: Path, column: str, value: object) -> None:
     """File, table, row and column, whatever is wrong with the value."""
-    tables = {"image": "image_row", "config": "config"}
+    tables = {"image": "image_row", "config": "config", "shape": "shape"}
     tables |= dict.fromkeys(("provenance", "source", "measured"), "provenance")
     table = tables.get(column, "winner_row")
     if column == "image":

@@ -530,7 +530,30 @@ def test_models_of_version_3_are_migrated(path: Path) -> None:
         assert database._file.execute("SELECT * FROM model").fetchall() == [row]
 
 
-# What was another one in version 5, with what the views of today show.
+# What was another one in version 6, with what the views of today show.
+VERSION_6 = """
+    CREATE TEMP TABLE winners AS
+        SELECT w.functional, w.product, w.bin, w.image, w.provenance, w.median_us, w.runners_up, w.low_us, w.high_us,
+            s.shape
+        FROM winner_row w JOIN shape s ON s.id = w.shape;
+    DROP VIEW winner; DROP TABLE winner_row; DROP TABLE shape;
+    CREATE TABLE winner_row (
+        functional INTEGER NOT NULL REFERENCES functional, product INTEGER NOT NULL REFERENCES product,
+        bin INTEGER NOT NULL REFERENCES bin, image INTEGER NOT NULL REFERENCES image_row,
+        provenance INTEGER NOT NULL REFERENCES provenance, median_us REAL NOT NULL, runners_up TEXT NOT NULL,
+        low_us REAL NOT NULL, high_us REAL NOT NULL, shape TEXT NOT NULL,
+        PRIMARY KEY (functional, product, bin)) WITHOUT ROWID;
+    CREATE VIEW winner AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin,
+            x.prefix || i.digest AS image, c.config, v.provenance, v.source, w.median_us, w.runners_up, w.low_us,
+            w.high_us, w.shape, v.measured
+        FROM winner_row w JOIN functional f ON f.id = w.functional JOIN product p ON p.id = w.product
+        JOIN bin b ON b.id = w.bin JOIN image_row i ON i.id = w.image JOIN image_prefix x ON x.id = i.prefix
+        JOIN config c ON c.id = i.config JOIN provenance v ON v.id = w.provenance;
+    INSERT INTO winner_row SELECT * FROM winners;
+    DROP TABLE temp.winners;
+    PRAGMA user_version = 6;
+"""
+# What was another one in version 5, with what the views of version 6 show.
 VERSION_5 = """
     CREATE TEMP TABLE products AS SELECT * FROM product;
     CREATE TEMP TABLE images AS SELECT i.id, i.name, r.config, r.sha256, i.registers, i.spills, i.shared, i.timed
@@ -624,12 +647,12 @@ VERSION_4 = """
 COMPILED = {f"image_{number}": f"{number:064x}" for number in range(500)}  # and not measured
 PRODUCTS = "product WHERE multiprocessors IS NOT NULL"
 SHOWN = ("winner", "median", "image", "certificate", "model", PRODUCTS, "session")
-OLDER = {4: VERSION_5 + VERSION_4, 5: VERSION_5}
+OLDER = {4: VERSION_6 + VERSION_5 + VERSION_4, 5: VERSION_6 + VERSION_5, 6: VERSION_6}
 of_older_versions = pytest.mark.parametrize("version", OLDER)
 
 
 def older_file(path: Path, version: int) -> dict[str, list[Any]]:
-    """A file of version 4 or 5, and its rows by table or view. It has a certificate on a product and a model of a
+    """A file of version 4 to 6, and its rows by table or view. It has a certificate on a product and a model of a
     functional, an image and a product that nothing else names.
     """
     with TuningDatabase(path) as database:
@@ -647,8 +670,13 @@ def older_file(path: Path, version: int) -> dict[str, list[Any]]:
     connection = sqlite3.connect(path)
     connection.executescript(OLDER[version])
     compiled = [(name, sha if version == 4 else bytes.fromhex(sha)) for name, sha in COMPILED.items()]
-    connection.executemany("INSERT INTO image_row VALUES (NULL, ?, 1, ?, 64, 0, 1024, 0)", compiled)
-    connection.execute("INSERT INTO certificate_row SELECT image, 'another', day, 1, 1, 0, 1 FROM certificate_row")
+    named, product = "?", "'another'"
+    if version == 6:
+        connection.execute("INSERT INTO image_prefix VALUES (-1, 'image_')")
+        connection.execute("INSERT INTO product VALUES (-2, 'sm_90', 'another', NULL, NULL)")
+        named, product = "substr(?, 7), -1", "-2"
+    connection.executemany(f"INSERT INTO image_row VALUES (NULL, {named}, 1, ?, 64, 0, 1024, 0)", compiled)
+    connection.execute(f"INSERT INTO certificate_row SELECT image, {product}, day, 1, 1, 0, 1 FROM certificate_row")
     connection.execute("INSERT INTO product VALUES (-1, 'gfx942', 'stand-in', 304, NULL)")
     connection.commit()
     connection.close()

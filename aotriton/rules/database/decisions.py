@@ -125,7 +125,7 @@ def put_winners(file: File, winners: Iterable[Winner], over: bool = True) -> Non
             "image": _image_id(file, winner.image, winner.config),
             "provenance": provenance_id(file, winner.provenance, winner.source, winner.measured),
             "runners_up": json.dumps([(config, float(f"{median:.5g}")) for config, median in winner.runners_up]),
-            "shape": winner.shape,
+            "shape": file.id_of("main.shape", {"shape": winner.shape}),
         }
         row |= {name: float(f"{getattr(winner, name):.5g}") for name in ("median_us", "low_us", "high_us")}
         updates = "UPDATE SET " + ", ".join(f"{name} = excluded.{name}" for name in row)

@@ -247,6 +247,24 @@ MIGRATIONS_APART = (
     DROP TABLE temp.older_model;
     DROP TABLE temp.older_certificate;
     """,
+    # The shapes of winners were texts.
+    """
+    CREATE TEMP TABLE older_winner AS SELECT * FROM main.winner_row;
+    DROP TABLE main.winner_row;
+    CREATE TABLE shape (id INTEGER PRIMARY KEY, shape TEXT NOT NULL UNIQUE);
+    CREATE TABLE winner_row (
+        functional INTEGER NOT NULL REFERENCES functional, product INTEGER NOT NULL REFERENCES product,
+        bin INTEGER NOT NULL REFERENCES bin, image INTEGER NOT NULL REFERENCES image_row,
+        provenance INTEGER NOT NULL REFERENCES provenance, median_us REAL NOT NULL, runners_up TEXT NOT NULL,
+        low_us REAL NOT NULL, high_us REAL NOT NULL, shape INTEGER NOT NULL REFERENCES shape,
+        PRIMARY KEY (functional, product, bin)) WITHOUT ROWID;
+    INSERT INTO shape (shape) SELECT DISTINCT shape FROM older_winner ORDER BY 1;
+    INSERT INTO winner_row
+        SELECT w.functional, w.product, w.bin, w.image, w.provenance, w.median_us, w.runners_up, w.low_us, w.high_us,
+            s.id
+        FROM older_winner w JOIN shape s USING (shape);
+    DROP TABLE temp.older_winner;
+    """,
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-VERSION = 6  # of the database
+VERSION = 7  # of the database
 APART = 4  # the first version whose evidence is in files of its own
 
 # What code generation reads. A text that thousands of rows share stands once; the views have it in place of its id.
@@ -20,6 +20,7 @@ TABLES = """
         id INTEGER PRIMARY KEY, arch TEXT NOT NULL, kernel TEXT NOT NULL, functional TEXT NOT NULL,
         UNIQUE (arch, kernel, functional));
     CREATE TABLE bin (id INTEGER PRIMARY KEY, bin TEXT NOT NULL UNIQUE);
+    CREATE TABLE shape (id INTEGER PRIMARY KEY, shape TEXT NOT NULL UNIQUE);
     CREATE TABLE config (id INTEGER PRIMARY KEY, config TEXT NOT NULL UNIQUE);
     CREATE TABLE image_prefix (id INTEGER PRIMARY KEY, prefix TEXT NOT NULL UNIQUE);
     CREATE TABLE image_row (
@@ -33,7 +34,7 @@ TABLES = """
         functional INTEGER NOT NULL REFERENCES functional, product INTEGER NOT NULL REFERENCES product,
         bin INTEGER NOT NULL REFERENCES bin, image INTEGER NOT NULL REFERENCES image_row,
         provenance INTEGER NOT NULL REFERENCES provenance, median_us REAL NOT NULL, runners_up TEXT NOT NULL,
-        low_us REAL NOT NULL, high_us REAL NOT NULL, shape TEXT NOT NULL,
+        low_us REAL NOT NULL, high_us REAL NOT NULL, shape INTEGER NOT NULL REFERENCES shape,
         PRIMARY KEY (functional, product, bin)) WITHOUT ROWID;
     CREATE TABLE model_row (
         functional INTEGER NOT NULL REFERENCES functional, product INTEGER NOT NULL REFERENCES product,
@@ -59,10 +60,10 @@ VIEWS = """
         FROM image_row i JOIN image_prefix x ON x.id = i.prefix JOIN config c ON c.id = i.config;
     CREATE VIEW winner AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin,
             x.prefix || i.digest AS image, c.config, v.provenance, v.source, w.median_us, w.runners_up, w.low_us,
-            w.high_us, w.shape, v.measured
+            w.high_us, s.shape, v.measured
         FROM winner_row w JOIN functional f ON f.id = w.functional JOIN product p ON p.id = w.product
         JOIN bin b ON b.id = w.bin JOIN image_row i ON i.id = w.image JOIN image_prefix x ON x.id = i.prefix
-        JOIN config c ON c.id = i.config JOIN provenance v ON v.id = w.provenance;
+        JOIN config c ON c.id = i.config JOIN provenance v ON v.id = w.provenance JOIN shape s ON s.id = w.shape;
     CREATE VIEW model AS SELECT f.arch, p.name AS product, m.operator, f.kernel, f.functional,
             x.prefix || m.digest AS image, m.form, m.occupancy, m.coefficients, m.error, m.samples, m.saves, m.source
         FROM model_row m JOIN functional f ON f.id = m.functional JOIN product p ON p.id = m.product
