@@ -63,7 +63,7 @@ BAD_WINNERS = [
     *(("image", value) for value in ("a b", "", "x; int y", 'x"', "x\n")),
     *(("config", value) for value in ("A", "A=1.5", "A=x", "A=", "=1", "A=4294967296", "a-b=1", "for=1", "A=1=2")),
     ("config", b"A=1"),
-    *(("runners_up", value) for value in ('[["A=1", NaN]]', '[["A=1", Infinity]]', '[["A=1", -1]]', '[["A=1"]]', "{}")),
+    *(("runners_up", value) for value in (INFINITE, -1.0, "soon")),
     ("provenance", "guessed"),
     ("source", b"bytes"),
     *((column, value) for column in ("low_us", "high_us") for value in (INFINITE, -1.0, "soon")),
@@ -75,12 +75,14 @@ BAD_WINNERS = [
 @pytest.mark.parametrize(("column", "value"), BAD_WINNERS)
 def test_a_winner_that_will_not_do_is_named(path: Path, column: str, value: object) -> None:
     """File, table, row and column, whatever is wrong with the value."""
-    tables = {"image": "image_row", "config": "config", "shape": "shape"}
+    tables = {"image": "image_row", "config": "config", "shape": "shape", "runners_up": "runner_up"}
     tables |= dict.fromkeys(("provenance", "source", "measured"), "provenance")
     table = tables.get(column, "winner_row")
     if column == "image":
         change(path, "UPDATE image_prefix SET prefix = '' WHERE id IN (SELECT prefix FROM image_row)")
-    change(path, f"UPDATE {table} SET {'digest' if column == 'image' else column} = ?", value)
+    where = " WHERE id IN (SELECT config FROM image_row)" if column == "config" else ""
+    named = {"image": "digest", "runners_up": "median_us"}.get(column, column)
+    change(path, f"UPDATE {table} SET {named} = ?{where}", value)
     with TuningDatabase(path, readonly=True) as database, pytest.raises(TuningDatabaseError) as caught:
         database.winners()
     assert f"{path}: table winner, row sm_90 stand-in attn_fwd T=bf16 {BIN}: " in str(caught.value)

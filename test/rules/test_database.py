@@ -533,10 +533,11 @@ def test_models_of_version_3_are_migrated(path: Path) -> None:
 # What was another one in version 6, with what the views of today show.
 VERSION_6 = """
     CREATE TEMP TABLE winners AS
-        SELECT w.functional, w.product, w.bin, w.image, w.provenance, w.median_us, w.runners_up, w.low_us, w.high_us,
-            s.shape
-        FROM winner_row w JOIN shape s ON s.id = w.shape;
-    DROP VIEW winner; DROP TABLE winner_row; DROP TABLE shape;
+        SELECT w.functional, w.product, w.bin, w.image, w.provenance, w.median_us,
+            (SELECT v.runners_up FROM winner v JOIN functional f USING (arch, kernel, functional)
+                WHERE f.id = w.functional AND v.bin = b.bin), w.low_us, w.high_us, s.shape
+        FROM winner_row w JOIN shape s ON s.id = w.shape JOIN bin b ON b.id = w.bin;
+    DROP VIEW winner; DROP TABLE runner_up; DROP TABLE winner_row; DROP TABLE shape;
     CREATE TABLE winner_row (
         functional INTEGER NOT NULL REFERENCES functional, product INTEGER NOT NULL REFERENCES product,
         bin INTEGER NOT NULL REFERENCES bin, image INTEGER NOT NULL REFERENCES image_row,

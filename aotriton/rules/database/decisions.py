@@ -124,18 +124,22 @@ def put_winners(file: File, winners: Iterable[Winner], over: bool = True) -> Non
             "bin": file.id_of("main.bin", {"bin": winner.bin}),
             "image": _image_id(file, winner.image, winner.config),
             "provenance": provenance_id(file, winner.provenance, winner.source, winner.measured),
-            "runners_up": json.dumps([(config, float(f"{median:.5g}")) for config, median in winner.runners_up]),
             "shape": file.id_of("main.shape", {"shape": winner.shape}),
         }
         row |= {name: float(f"{getattr(winner, name):.5g}") for name in ("median_us", "low_us", "high_us")}
         updates = "UPDATE SET " + ", ".join(f"{name} = excluded.{name}" for name in row)
         if winner.provenance != "measured":
             updates += " WHERE provenance NOT IN (SELECT id FROM main.provenance WHERE provenance = 'measured')"
-        file.execute(
+        written = file.execute(
             f"INSERT INTO main.winner_row ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
-            f" ON CONFLICT DO {updates if over else 'NOTHING'}",
+            f" ON CONFLICT DO {updates if over else 'NOTHING'} RETURNING functional, product, bin",
             list(row.values()),
-        )
+        ).fetchall()
+        for key in written:
+            file.execute("DELETE FROM main.runner_up WHERE (functional, product, bin) = (?, ?, ?)", key)
+            found = enumerate(winner.runners_up)
+            others = [(*key, place, config_id(file, config), float(f"{us:.5g}")) for place, (config, us) in found]
+            file.many("INSERT INTO main.runner_up VALUES (?, ?, ?, ?, ?, ?)", others)
 
 
 def functional_id(file: File, arch: str, kernel: str, functional: str) -> int:

@@ -247,22 +247,36 @@ MIGRATIONS_APART = (
     DROP TABLE temp.older_model;
     DROP TABLE temp.older_certificate;
     """,
-    # The shapes of winners were texts.
+    # Of winners, shapes and the configs of runners-up were texts.
     """
     CREATE TEMP TABLE older_winner AS SELECT * FROM main.winner_row;
+    CREATE TEMP TABLE older_runner_up AS
+        SELECT w.functional, w.product, w.bin, r.key AS place, json_extract(r.value, '$[0]') AS config,
+            json_extract(r.value, '$[1]') AS median_us
+        FROM main.winner_row w, json_each(w.runners_up) r;
     DROP TABLE main.winner_row;
     CREATE TABLE shape (id INTEGER PRIMARY KEY, shape TEXT NOT NULL UNIQUE);
     CREATE TABLE winner_row (
         functional INTEGER NOT NULL REFERENCES functional, product INTEGER NOT NULL REFERENCES product,
         bin INTEGER NOT NULL REFERENCES bin, image INTEGER NOT NULL REFERENCES image_row,
-        provenance INTEGER NOT NULL REFERENCES provenance, median_us REAL NOT NULL, runners_up TEXT NOT NULL,
-        low_us REAL NOT NULL, high_us REAL NOT NULL, shape INTEGER NOT NULL REFERENCES shape,
+        provenance INTEGER NOT NULL REFERENCES provenance, median_us REAL NOT NULL, low_us REAL NOT NULL,
+        high_us REAL NOT NULL, shape INTEGER NOT NULL REFERENCES shape,
         PRIMARY KEY (functional, product, bin)) WITHOUT ROWID;
+    CREATE TABLE runner_up (
+        functional INTEGER NOT NULL, product INTEGER NOT NULL, bin INTEGER NOT NULL, place INTEGER NOT NULL,
+        config INTEGER NOT NULL REFERENCES config, median_us REAL NOT NULL,
+        PRIMARY KEY (functional, product, bin, place),
+        FOREIGN KEY (functional, product, bin) REFERENCES winner_row ON DELETE CASCADE) WITHOUT ROWID;
     INSERT INTO shape (shape) SELECT DISTINCT shape FROM older_winner ORDER BY 1;
+    INSERT INTO config (config)
+        SELECT DISTINCT config FROM older_runner_up WHERE true ORDER BY 1 ON CONFLICT DO NOTHING;
     INSERT INTO winner_row
-        SELECT w.functional, w.product, w.bin, w.image, w.provenance, w.median_us, w.runners_up, w.low_us, w.high_us,
-            s.id
+        SELECT w.functional, w.product, w.bin, w.image, w.provenance, w.median_us, w.low_us, w.high_us, s.id
         FROM older_winner w JOIN shape s USING (shape);
+    INSERT INTO runner_up
+        SELECT r.functional, r.product, r.bin, r.place, c.id, r.median_us
+        FROM older_runner_up r JOIN config c USING (config);
+    DROP TABLE temp.older_runner_up;
     DROP TABLE temp.older_winner;
     """,
 )

@@ -33,9 +33,14 @@ TABLES = """
     CREATE TABLE winner_row (
         functional INTEGER NOT NULL REFERENCES functional, product INTEGER NOT NULL REFERENCES product,
         bin INTEGER NOT NULL REFERENCES bin, image INTEGER NOT NULL REFERENCES image_row,
-        provenance INTEGER NOT NULL REFERENCES provenance, median_us REAL NOT NULL, runners_up TEXT NOT NULL,
-        low_us REAL NOT NULL, high_us REAL NOT NULL, shape INTEGER NOT NULL REFERENCES shape,
+        provenance INTEGER NOT NULL REFERENCES provenance, median_us REAL NOT NULL, low_us REAL NOT NULL,
+        high_us REAL NOT NULL, shape INTEGER NOT NULL REFERENCES shape,
         PRIMARY KEY (functional, product, bin)) WITHOUT ROWID;
+    CREATE TABLE runner_up (
+        functional INTEGER NOT NULL, product INTEGER NOT NULL, bin INTEGER NOT NULL, place INTEGER NOT NULL,
+        config INTEGER NOT NULL REFERENCES config, median_us REAL NOT NULL,
+        PRIMARY KEY (functional, product, bin, place),
+        FOREIGN KEY (functional, product, bin) REFERENCES winner_row ON DELETE CASCADE) WITHOUT ROWID;
     CREATE TABLE model_row (
         functional INTEGER NOT NULL REFERENCES functional, product INTEGER NOT NULL REFERENCES product,
         digest TEXT NOT NULL, prefix INTEGER NOT NULL REFERENCES image_prefix, operator TEXT NOT NULL,
@@ -59,8 +64,13 @@ VIEWS = """
             i.registers, i.spills, i.shared, i.timed
         FROM image_row i JOIN image_prefix x ON x.id = i.prefix JOIN config c ON c.id = i.config;
     CREATE VIEW winner AS SELECT f.arch, p.name AS product, f.kernel, f.functional, b.bin,
-            x.prefix || i.digest AS image, c.config, v.provenance, v.source, w.median_us, w.runners_up, w.low_us,
-            w.high_us, s.shape, v.measured
+            x.prefix || i.digest AS image, c.config, v.provenance, v.source, w.median_us,
+            (SELECT '[' || ifnull(group_concat(pair, ', '), '') || ']' FROM (
+                SELECT '["' || k.config || '", ' || u.median_us || ']' AS pair
+                FROM runner_up u JOIN config k ON k.id = u.config
+                WHERE (u.functional, u.product, u.bin) = (w.functional, w.product, w.bin) ORDER BY u.place)
+            ) AS runners_up,
+            w.low_us, w.high_us, s.shape, v.measured
         FROM winner_row w JOIN functional f ON f.id = w.functional JOIN product p ON p.id = w.product
         JOIN bin b ON b.id = w.bin JOIN image_row i ON i.id = w.image JOIN image_prefix x ON x.id = i.prefix
         JOIN config c ON c.id = i.config JOIN provenance v ON v.id = w.provenance JOIN shape s ON s.id = w.shape;
