@@ -530,6 +530,19 @@ def test_models_of_version_3_are_migrated(path: Path) -> None:
         assert database._file.execute("SELECT * FROM model").fetchall() == [row]
 
 
+def test_runners_up_go_with_their_winner(path: Path) -> None:
+    """They stay where a winner is not replaced, are replaced with it, in their order, and go with it."""
+    two = (("A=2", 12.5), ("A=1", 13.25))
+    with TuningDatabase(path) as database:
+        database.put_winners([winner(), replace(winner(), bin="another", runners_up=())])
+        database.put_winners([replace(winner("predicted"), runners_up=two)])
+        assert [one.runners_up for one in database.winners()] == [(), winner().runners_up]
+        database.put_winners([replace(winner(), runners_up=two)])
+        assert [one.runners_up for one in database.winners()] == [(), two]
+        database.forget_winners([winner()])
+        assert database._file.value("SELECT count(*) FROM runner_up") == 0
+
+
 # What was another one in version 6, with what the views of today show.
 VERSION_6 = """
     CREATE TEMP TABLE winners AS

@@ -16,6 +16,7 @@ from device_functions import language, take
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PAIR, HEADS_TOGETHER
+from aotriton.rules.work import CACHED
 from aotriton.tritonsrc.flash.lib import (
     backward_scheduler,
     features,
@@ -126,6 +127,7 @@ def test_each_tile_of_groups_that_the_cache_holds_is_taken_once(
     ("heads", "queries", "keys", "groups"), [(64, 1024, 4096, 3), (32, 8192, 8192, 4), (32, 8192, 1024, 1)]
 )
 def test_groups_that_the_cache_holds_are_even(heads: int, queries: int, keys: int, groups: int) -> None:
+    assert forward_features.CACHED.value == CACHED  # a model expects that such groups read nothing twice
     space, _ = forward_scheduler_of(heads, queries, 128)
     schedule = space["schedule"](call_with_features(heads, queries, keys, 1 << 30, 2))
     assert schedule.groups == groups

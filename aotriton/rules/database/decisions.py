@@ -132,14 +132,21 @@ def put_winners(file: File, winners: Iterable[Winner], over: bool = True) -> Non
             updates += " WHERE provenance NOT IN (SELECT id FROM main.provenance WHERE provenance = 'measured')"
         written = file.execute(
             f"INSERT INTO main.winner_row ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
-            f" ON CONFLICT DO {updates if over else 'NOTHING'} RETURNING functional, product, bin",
+            f" ON CONFLICT DO {updates if over else 'NOTHING'}",
             list(row.values()),
-        ).fetchall()
-        for key in written:
-            file.execute("DELETE FROM main.runner_up WHERE (functional, product, bin) = (?, ?, ?)", key)
-            found = enumerate(winner.runners_up)
-            others = [(*key, place, config_id(file, config), float(f"{us:.5g}")) for place, (config, us) in found]
-            file.many("INSERT INTO main.runner_up VALUES (?, ?, ?, ?, ?, ?)", others)
+        ).rowcount
+        if written:
+            _put_runners_up(file, (row["functional"], row["product"], row["bin"]), winner.runners_up)
+
+
+def _put_runners_up(file: File, key: tuple[object, ...], runners_up: Iterable[tuple[str, float]]) -> None:
+    """Writes the runners-up of the winner with this key in place of those that are there."""
+    file.execute("DELETE FROM main.runner_up WHERE (functional, product, bin) = (?, ?, ?)", key)
+    found = [(config_id(file, config), float(f"{median:.5g}")) for config, median in runners_up]
+    file.many(
+        "INSERT INTO main.runner_up VALUES (?, ?, ?, ?, ?, ?)",
+        ((*key, place, *one) for place, one in enumerate(found)),
+    )
 
 
 def functional_id(file: File, arch: str, kernel: str, functional: str) -> int:

@@ -67,7 +67,7 @@ LN_2 = gl.constexpr(0.6931471805599453)
 LOWEST_BASE = gl.constexpr(-1e30)  # of a row that has seen no key yet: less than any score, and finite
 FAR = gl.constexpr(1 << 30)
 CLEARED = gl.constexpr(16)  # rows that are cleared at once
-CACHED = gl.constexpr(1 << 25)  # bytes of keys and values that the L2 cache holds beside what else goes through it
+CACHED = gl.constexpr(1 << 25)  # bytes that the L2 cache holds, as models of time expect: CACHED of rules/work.py
 
 
 @bundle
