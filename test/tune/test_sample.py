@@ -38,7 +38,7 @@ from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import CHUNK, Sampling, sample
 from aotriton.tune.costmodel.least_squares import FEWEST
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
-from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN, WORTH_TIMING, sampled, sequences, shortlist
+from aotriton.tune.costmodel.shortlist import MOST_TIMED, WITHIN, WORTH_TIMING, sampled, sequences, shortlist
 from aotriton.tune.measure.requests import Request
 from aotriton.tune.problem.candidates import configs as configs_of
 from aotriton.tune.problem.compiler_facts import Compile
@@ -87,15 +87,15 @@ def test_the_best_of_cells_are_listed_before_those_that_are_near() -> None:
         {two: 10, three: 10.1, far: 10 * WITHIN + 0.01},
         {two: 10, three: 10 * WITHIN},
     ]
-    assert configs(shortlist(FUNCTIONAL, outcomes(cells), {})) == [two, one, three]
-    assert shortlist(FUNCTIONAL, [], {}) == []
+    assert configs(shortlist(FUNCTIONAL, outcomes(cells), {}, set())) == [two, one, three]
+    assert shortlist(FUNCTIONAL, [], {}, set()) == []
 
 
 def test_products_count_alike_and_apart() -> None:
     """A cell's best is that of a product: times of two are not compared."""
     one, two, _ = CONFIGS
     found = outcomes([{one: 10, two: 20}]) + outcomes([{one: 2, two: 1}, {two: 1}], "another")
-    assert configs(shortlist(FUNCTIONAL, found, {})) == [two, one]
+    assert configs(shortlist(FUNCTIONAL, found, {}, set())) == [two, one]
 
 
 def test_only_images_of_today_and_of_the_functional_are_listed() -> None:
@@ -104,7 +104,7 @@ def test_only_images_of_today_and_of_the_functional_are_listed() -> None:
     other = KERNEL.functional("sm_90", T="bf16", BLOCK_DMODEL=64, CAUSAL=True, ADDRESSING="descriptor")
     old, gone, kept = outcomes([{one: 1, two: 2, three: 3}])
     found = [replace(old, image="attn_fwd_sm_90_old"), replace(gone, config="BLOCK_Q=1"), kept]
-    assert configs(shortlist(FUNCTIONAL, found + outcomes([{two: 1}], functional=other), {})) == [three]
+    assert configs(shortlist(FUNCTIONAL, found + outcomes([{two: 1}], functional=other), {}, set())) == [three]
 
 
 def test_what_saves_nothing_is_left_out() -> None:
@@ -112,8 +112,8 @@ def test_what_saves_nothing_is_left_out() -> None:
     one, two, three = CONFIGS
     found = outcomes([{one: 10, two: 10, three: 10}])
     saves = {image(one).name: WORTH_TIMING, image(two).name: 0.5, image(three).name: 0.9 * WORTH_TIMING}
-    assert configs(shortlist(FUNCTIONAL, found, saves)) == [two, one]
-    assert len(shortlist(FUNCTIONAL, found, {"another_image": 0.5})) == 3
+    assert configs(shortlist(FUNCTIONAL, found, saves, saves)) == [two, one]
+    assert len(shortlist(FUNCTIONAL, found, {"another_image": 0.5}, set())) == 3
 
 
 def test_the_best_of_a_cell_is_listed_though_it_saves_nothing() -> None:
@@ -121,27 +121,32 @@ def test_the_best_of_a_cell_is_listed_though_it_saves_nothing() -> None:
     one, two, three = CONFIGS
     found = outcomes([{one: 10, two: 11}, {two: 9, three: 9.1}])
     saves = {image(one).name: 0.5, image(two).name: 0.0, image(three).name: 0.0}
-    assert configs(shortlist(FUNCTIONAL, found, saves)) == [one, two]
-    assert shortlist(FUNCTIONAL, found, dict.fromkeys(saves, 0.0)) == []
+    assert configs(shortlist(FUNCTIONAL, found, saves, saves)) == [one, two]
+    assert shortlist(FUNCTIONAL, found, dict.fromkeys(saves, 0.0), saves) == []
 
 
-def test_a_new_winner_is_listed_beside_what_is_known() -> None:
-    """What no model knows and won a cell since, after the others; not what is merely near it."""
+def test_what_is_new_is_listed_beside_what_is_known() -> None:
+    """What no model knows and won a cell since, after the others; then what is near it and was never timed on random
+    shapes. But where nothing of the functional saves anything, what is merely near is not timed.
+    """
     one, two, three = CONFIGS
     found = outcomes([{one: 10, two: 11}, {two: 9, three: 9.1}])
-    assert configs(shortlist(FUNCTIONAL, found, {image(one).name: 0.5})) == [one, two]
+    saves = {image(one).name: 0.5}
+    assert configs(shortlist(FUNCTIONAL, found, saves, [image(one).name])) == [one, two, three]
+    assert configs(shortlist(FUNCTIONAL, found, saves, [image(config).name for config in CONFIGS])) == [one, two]
+    assert configs(shortlist(FUNCTIONAL, found, {image(one).name: 0.0}, [image(one).name])) == [two]
 
 
 def test_no_more_than_so_many_are_listed() -> None:
-    """MOST_IMAGES of a kernel in a functional."""
+    """MOST_TIMED of a kernel in a functional."""
     many = [
         f"BLOCK_M={m} BLOCK_N={n} num_warps={w} num_stages=2"
         for m in (32, 64, 128)
         for n in (32, 64, 128)
         for w in (4, 8)
     ]
-    assert len(many) > MOST_IMAGES
-    assert configs(shortlist(FUNCTIONAL, outcomes([dict.fromkeys(many, 10.0)]), {})) == sorted(many)[:MOST_IMAGES]
+    assert len(many) > MOST_TIMED
+    assert configs(shortlist(FUNCTIONAL, outcomes([dict.fromkeys(many, 10.0)]), {}, set())) == sorted(many)[:MOST_TIMED]
 
 
 def test_sequences_are_a_star(toy: KernelDescription) -> None:

@@ -111,6 +111,11 @@ def _tasks(
     for operator in operators:
         by_kernel = {kernel.name: database.evidence.outcomes(device.arch, kernel.name) for kernel in operator.kernels}
         saves = {one.image: one.saves for one in database.models(device.arch) if one.product == device.name}
+        timed = {
+            image
+            for one in database.evidence.samples(device.arch, operator.name) if one.product == device.name
+            for timing in one.timings for image in timing.images
+        }  # fmt: skip
         unfit = {name for name, spills in database.evidence.spills().items() if spills}
         for functional in sampled(operator, device.arch, wished):
             lists: dict[tuple[str, str], list[ImageSpec]] = {}
@@ -119,7 +124,7 @@ def _tasks(
                 for kernel in operator.kernels:
                     own = kernel.like(functional, dict(shape))
                     if own and (kernel.name, str(own)) not in lists:
-                        listed = shortlist(own, by_kernel[kernel.name], saves)
+                        listed = shortlist(own, by_kernel[kernel.name], saves, timed)
                         lists[kernel.name, str(own)] = [
                             one for one in listed if _times(plan, one) and one.name not in unfit
                         ]

@@ -14,7 +14,8 @@ from aotriton.tune.problem.problems import is_served
 
 WITHIN = 1.02  # of a cell's best: candidates that may be the best ones of shapes nearby
 WORTH_TIMING = 1e-4  # saved by an image: a tenth of what it takes to ship
-MOST_IMAGES = 12  # of a kernel in a functional
+MOST_IMAGES = 12  # of a kernel in a functional, that a prediction takes
+MOST_TIMED = 16  # of them on random shapes
 
 Found = tuple[str, tuple[ImageSpec, ...]]  # a backend with an image for each of its kernels
 
@@ -29,13 +30,16 @@ def sampled(operator: Operator, arch: str, wished: Collection[str] = ()) -> list
     ]  # fmt: skip
 
 
-def shortlist(functional: Functional, outcomes: Iterable[Outcome], saves: Mapping[str, float]) -> list[ImageSpec]:
+def shortlist(
+    functional: Functional, outcomes: Iterable[Outcome], saves: Mapping[str, float], timed: Collection[str]
+) -> list[ImageSpec]:
     """The images that are within WITHIN of the best one in most cells of the functional; each product counts alike.
 
     ``outcomes`` are of its kernel. Each cell's best image comes before those that are only near it. ``saves`` has what
-    images save on random shapes, where that is known: of those that save nothing, or were never timed there, only the
-    cells' best are timed. What says that the best of a cell saves nothing may be a model of too few shapes, where other
-    images of its functional save something; where none does, it is another backend that is faster.
+    images save on random shapes, where that is known, and ``timed`` which images were timed there: of those that save
+    nothing only the cells' best are timed again. What says that the best of a cell saves nothing may be a model of too
+    few shapes, where other images of its functional save something; where none does, it is another backend that is
+    faster. There nothing new is timed either, but the cells' best.
     """
     best, near = Counter[str](), Counter[str]()
     mine = [one for one in outcomes if one.functional == str(functional)]
@@ -52,10 +56,12 @@ def shortlist(functional: Functional, outcomes: Iterable[Outcome], saves: Mappin
     if any(spec.name in saves for spec in specs):
         known = [spec for spec in specs if saves.get(spec.name, 0.0) >= WORTH_TIMING]
         others = [
-            spec for spec in specs if best[spec.config] and spec not in known and (known or spec.name not in saves)
-        ]
+            spec
+            for spec in specs if spec not in known
+            and (best[spec.config] or (known and spec.name not in timed)) and (known or spec.name not in saves)
+        ]  # fmt: skip
         specs = sorted(known, key=lambda spec: -saves[spec.name]) + others
-    return specs[:MOST_IMAGES]
+    return specs[:MOST_TIMED]
 
 
 def has_level(own: Functional, called: Functional) -> bool:
