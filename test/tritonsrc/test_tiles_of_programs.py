@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from itertools import pairwise
 from math import ceil, prod
@@ -12,7 +13,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from device_functions import language, take
+from device_functions import language, loading, take, vectors
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PAIR, HEADS_TOGETHER
@@ -24,6 +25,7 @@ from aotriton.tritonsrc.flash.lib import (
     forward_scheduler,
     hopper_column_parts,
     mask,
+    packed_search,
     packed_tiles,
     scheduler,
 )
@@ -236,10 +238,10 @@ def packed_tiles_of_programs(
     """Head, sequence and tile of each program, and the tile if each sequence has its last one first."""
     count = len(starts) - 1
     programs = ((starts[-1] << log2_packed) // rows + count) * heads
-    tl = language(load=lambda one: starts[one], num_programs=lambda _: programs)
+    tl = language(load=loading(starts), num_programs=lambda _: programs)
     space: dict[str, Any] = {"tl": tl, "PACKED": features.PACKED.value}
     take(space, scheduler, "tile_of_heads_together")
-    take(space, packed_tiles, "first_tile", "tile_of_sequences", "last_first")
+    take(space, packed_tiles, "first_tile", "place_in_grid", "tile_of_sequences", "last_first")
     found = []
     for program in range(programs):
         tl.program_id = lambda _, program=program: program
@@ -249,3 +251,18 @@ def packed_tiles_of_programs(
         )  # fmt: skip
         found.append((head, index, tile, space["last_first"](tile, 0, index, log2_packed, rows)))
     return found
+
+
+@pytest.mark.parametrize("rows", [64, 128])
+@pytest.mark.parametrize("starts", [*CU_SEQLENS, [*range(0, 4000, 31)], [*range(5, 200_000, 9)]], ids=len)
+def test_the_sequence_of_a_tile_is_found_by_all_threads_at_once(starts: list[int], rows: int) -> None:
+    """As by bisection; also of more sequences than there are threads, and where rows are before the first one."""
+    count = len(starts) - 1
+    gl = language(load=loading(starts), **vectors())
+    space: dict[str, Any] = {"gl": gl, "tl": gl, "AT_ONCE": packed_search.AT_ONCE.value}
+    take(space, packed_tiles, "first_tile")
+    take(space, packed_search, "sequence_of_tile")
+    first = [begin // rows + index for index, begin in enumerate(starts[:-1])]
+    tiles = starts[-1] // rows + count
+    for tile in range(0, tiles, max(tiles // 500, 1)):
+        assert space["sequence_of_tile"](tile, 0, count, rows) == max(bisect_right(first, tile) - 1, 0), tile

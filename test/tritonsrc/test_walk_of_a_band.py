@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_functions import language, take
+from device_functions import language, loading, take, vectors
 
-from aotriton.tritonsrc.flash.lib import band, features, packed_tiles, scheduler
+from aotriton.tritonsrc.flash.lib import band, features, packed_search, packed_tiles, scheduler
 
 KEYS, COLUMNS, FAR = 128, 4, 1 << 20
 BANDS = ((-FAR, 0), (-FAR, FAR), (-70, 90), (-130, 0), (-FAR, 60), (0, 0))
@@ -79,10 +79,12 @@ def truth(call: Call) -> tuple[np.ndarray, ...]:
 
 def functions(k_begins: list[int], programs: int) -> dict[str, Any]:
     """The device functions, of numbers and of numpy's vectors."""
-    tl = language(load=lambda one: k_begins[one], num_programs=lambda _: programs)
-    space: dict[str, Any] = {"tl": tl, "PACKED": features.PACKED.value}
+    tl = language(load=loading(k_begins), num_programs=lambda _: programs, **vectors())
+    space: dict[str, Any] = {"tl": tl, "gl": tl, "PACKED": features.PACKED.value}
+    space["AT_ONCE"] = packed_search.AT_ONCE.value
     take(space, scheduler, "tile_of_heads_together")
-    take(space, packed_tiles, "first_tile", "tile_of_sequences")
+    take(space, packed_tiles, "first_tile", "place_in_grid")
+    take(space, packed_search, "sequence_of_tile")
     take(space, band, "visited", "interval")
     return space
 
@@ -105,7 +107,9 @@ def walk(call: Call, step: int, lse: np.ndarray, delta: np.ndarray) -> tuple[np.
     dk, dv = np.zeros_like(call.k), np.zeros_like(call.v)
     for program in range(programs):
         of["tl"].program_id = lambda _, program=program: program
-        tile, _, index = of["tile_of_sequences"](features.PACKED.value, 0, count, 0, rows, 1, 1, KEYS, 0)
+        tile, _, _ = of["place_in_grid"](features.PACKED.value, count, 0, rows, 1, 1, KEYS, 0)
+        index = of["sequence_of_tile"](tile, 0, count, KEYS)
+        tile -= of["first_tile"](call.k_side[index][0], index, KEYS)
         (k_begin, k_rows, k_used), (q_begin, _, q_used) = call.k_side[index], call.q_side[index]
         key, (lo, hi) = tile * KEYS, call.bands[index]
         first, clear, full, after = of["visited"](key, key + KEYS, k_used, q_used, -hi, -lo, step)

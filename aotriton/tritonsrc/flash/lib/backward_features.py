@@ -34,6 +34,25 @@ USED = NOTES
 
 
 @gluon.jit
+def begin_rows(Q, DO, q_slots, do_slots, q_full, do_full, batch, head, row, slot, pred=True):
+    """Begins to load BLOCK_M rows of Q and DO, from `row` on, to a slot."""
+    mbarrier.expect(q_full.index(slot), Q.block_type.nbytes, pred=pred)
+    mbarrier.expect(do_full.index(slot), Q.block_type.nbytes, pred=pred)
+    place = [batch, head, row, 0]
+    tma.async_copy_global_to_shared(Q, place, q_full.index(slot), q_slots.index(slot), pred=pred)
+    tma.async_copy_global_to_shared(DO, place, do_full.index(slot), do_slots.index(slot), pred=pred)
+
+
+@gluon.jit
+def numbers_of_rows(L, Delta, rows, there):
+    """Minus lse to base 2, and delta; zeros where rows are not `there`."""
+    lse = gl.load(L + rows, mask=there, other=0.0)
+    delta = gl.load(Delta + rows, mask=there, other=0.0)
+    # A row that sees no key has nothing but masked scores: anything finite will do.
+    return gl.where(lse == float("-inf"), 0.0, -lse * LOG2_E), delta
+
+
+@gluon.jit
 def load_rows_in_use(
     Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, begin, row, step,
     used,
@@ -45,16 +64,10 @@ def load_rows_in_use(
     LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     slot = step & 1  # of two STAGES
     mbarrier.wait(empty.index(slot), ((step >> 1) & 1) ^ 1)
-    mbarrier.expect(q_full.index(slot), Q.block_type.nbytes)
-    mbarrier.expect(do_full.index(slot), Q.block_type.nbytes)
-    tma.async_copy_global_to_shared(Q, [batch, head, begin + row, 0], q_full.index(slot), q_slots.index(slot))
-    tma.async_copy_global_to_shared(DO, [batch, head, begin + row, 0], do_full.index(slot), do_slots.index(slot))
+    begin_rows(Q, DO, q_slots, do_slots, q_full, do_full, batch, head, begin + row, slot)
     for part in gl.static_range(BLOCK_M // 32):  # at once, more registers were taken
         rows = row + 32 * part + gl.arange(0, 32, LAYOUT)
-        lse = gl.load(L + rows, mask=rows < used, other=0.0)
-        delta = gl.load(Delta + rows, mask=rows < used, other=0.0)
-        # A row that sees no key has nothing but masked scores: anything finite will do.
-        lse = gl.where(lse == float("-inf"), 0.0, -lse * LOG2_E)
+        lse, delta = numbers_of_rows(L, Delta, rows, rows < used)
         lse_slots.index(slot).slice(32 * part, 32, 0).store(lse)
         delta_slots.index(slot).slice(32 * part, 32, 0).store(delta)
     mbarrier.arrive(q_full.index(slot))

@@ -11,10 +11,12 @@ from aotriton.tritonsrc.flash.lib.backward_features import (
     FIRST,
     HEAD,
     USED,
+    begin_rows,
     clear_behind,
     load_rows_in_use,
     note_keys,
     numbers_of_keys,
+    numbers_of_rows,
     walk_band,
 )
 from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
@@ -23,7 +25,8 @@ from aotriton.tritonsrc.flash.lib.features import PACKED, USED_K, USED_Q
 from aotriton.tritonsrc.flash.lib.noted_dropout import NOTES, factor_of, note_dropout
 from aotriton.tritonsrc.flash.lib.notes import note, noted, notes
 from aotriton.tritonsrc.flash.lib.opaque import opaque
-from aotriton.tritonsrc.flash.lib.packed_tiles import first_tile, tile_of_sequences
+from aotriton.tritonsrc.flash.lib.packed_search import sequence_of_tile
+from aotriton.tritonsrc.flash.lib.packed_tiles import first_tile, place_in_grid
 from aotriton.tritonsrc.flash.lib.quads import in_quads, layout_of_quads
 from aotriton.tritonsrc.flash.lib.sequence import sequence_of
 from aotriton.tritonsrc.flash.lib.stores import async_add_shared_to_global
@@ -36,13 +39,16 @@ def producer(
     Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, begin, first,
     row, after, steps, used, max_seqlen_q,
 ):  # fmt: skip
-    """The sequence begins at row `begin` of Q and DO, and at L and Delta."""
+    """The sequence begins at row `begin` of Q and DO, and at L and Delta. All steps but the first, which is on its way
+    before warps part.
+    """
     start = row
     for step in range(0, steps):
-        load_rows_in_use(
-            Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, begin,
-            row, step, used,
-        )  # fmt: skip
+        if step > 0:
+            load_rows_in_use(
+                Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head,
+                begin, row, step, used,
+            )  # fmt: skip
         row += Q.block_shape[2]
         row = gl.where(row >= after, first, row)
         if row == start:
@@ -123,21 +129,24 @@ def backward_features(
     k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DQSum)
     kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
     mbarrier.init(kv_full, count=1)
-    count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
 
-    tile, head_k, sequence = tile_of_sequences(
-        features, CuSeqlensK, sequences, longest, max_seqlen_k, num_heads_k, together, 2 * KEYS
-    )
+    tile, head_k, sequence = place_in_grid(
+        features, sequences, longest, max_seqlen_k, num_heads_k, together, 2 * KEYS
+    )  # fmt: skip
     # Or each warp works them out again, and has them in registers while it does.
     tile, head_k, sequence = opaque(tile), opaque(head_k), opaque(sequence)
-    key = tile * 2 * KEYS  # of a causal call the first tile has the most queries
+    if (features & PACKED) != 0:
+        sequence = sequence_of_tile(tile, CuSeqlensK, sequences, 2 * KEYS)
     of = sequence_of(
         sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k, True,
     )  # fmt: skip
     of_q, of_k, batch, lo, hi = of.q, of.k, of.batch, of.lo, of.hi
+    tile -= gl.where((features & PACKED) != 0, first_tile(of_k.begin, sequence, 2 * KEYS), 0)
+    key = tile * 2 * KEYS  # of a causal call the first tile has the most queries
     group = num_heads_q // num_heads_k
     head = head_k * group
     load_keys(K, V, batch, head_k, of_k.begin + key, kv_full, k_slot, v_slot)
+    count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
     first, clear, full, after = visited(key, key + 2 * KEYS, of_k.used, of_q.used, -hi, -lo, BLOCK_M)
     after = gl.where((key >= 0) & (key < of_k.used), after, first)
     if key + 2 * KEYS > of_k.used:
@@ -149,6 +158,11 @@ def backward_features(
 
     dq_tile = gl.where((features & PACKED) != 0, first_tile(of_q.begin, sequence, 64), 0)
     head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q + of_q.begin
+    # The first step is on its way while what follows is worked out. Steps may be none.
+    some = steps > 0
+    begin_rows(Q, DO, q_slots, do_slots, q_full, do_full, batch, head, of_q.begin + row, 0, some)
+    rows = row + gl.arange(0, BLOCK_M, gl.BlockedLayout([1], [32], [4], [0]))
+    lse, delta = numbers_of_rows(L + head_row, Delta + head_row, rows, (rows < of_q.used) & some)
     last_rows, counts = numbers_of_keys(gl.int32), numbers_of_keys(gl.int32)
     note_keys(last_rows, counts, key, of_q.used, of_k.used, lo, hi)
     DROPOUT: gl.constexpr = dropout is not None
@@ -159,6 +173,11 @@ def backward_features(
     note(written, COUNT, gl.where(key < 0, 0, of_k.rows - key))
     # Behind a whole tensor a descriptor loads zeros.
     note(written, USED, gl.where((features & (PACKED | USED_Q)) != 0, of_q.used, NOWHERE))
+
+    lse_slots.index(0).store(lse)
+    delta_slots.index(0).store(delta)
+    mbarrier.arrive(q_full.index(0), pred=some)
+    mbarrier.arrive(do_full.index(0), pred=some)
 
     if (key + 2 * KEYS > of_k.used) & ((features & (PACKED | USED_K)) != 0):
         mbarrier.wait(kv_full, 0)

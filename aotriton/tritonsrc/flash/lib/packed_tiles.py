@@ -27,6 +27,19 @@ def last_first(tile, CuSeqlens, sequence, log2_packed, ROWS: tl.constexpr):
 
 
 @triton.jit
+def place_in_grid(features, sequences, longest, rows, heads, together, ROWS: tl.constexpr, log2_packed=0):
+    """Tile, head and sequence of this program, as `tile_of_sequences` has them; but of packed sequences the tile is one
+    of those of all sequences, and the sequence is 0.
+    """
+    tiles = tl.cdiv(longest << log2_packed, ROWS)
+    if (features & PACKED) != 0:
+        tiles = (rows << log2_packed) // ROWS + sequences
+    tile, head, _ = tile_of_heads_together(tiles, 1, together)
+    sequence = head // heads
+    return tile, head - sequence * heads, sequence
+
+
+@triton.jit
 def tile_of_sequences(
     features, CuSeqlens, sequences, longest, rows, heads, together, ROWS: tl.constexpr, log2_packed=0,
 ):  # fmt: skip
@@ -37,12 +50,7 @@ def tile_of_sequences(
     begin before the first row or behind the last one of their sequence. Otherwise each of `heads` in each batch has
     cdiv(longest, ROWS). Of packed heads, 2 ** log2_packed rows have a position, and `longest` and `rows` are positions.
     """
-    tiles = tl.cdiv(longest << log2_packed, ROWS)
-    if (features & PACKED) != 0:
-        tiles = (rows << log2_packed) // ROWS + sequences
-    tile, head, _ = tile_of_heads_together(tiles, 1, together)
-    sequence = head // heads
-    head -= sequence * heads
+    tile, head, sequence = place_in_grid(features, sequences, longest, rows, heads, together, ROWS, log2_packed)
     if (features & PACKED) != 0:
         behind = sequence + sequences
         while behind - sequence > 1:
