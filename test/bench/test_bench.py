@@ -199,7 +199,7 @@ case |= dict(library=library / bare, prepared=prepared / bare)
 pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps(dict(gpu="a GPU", cases=[case])))
 """)
     program.chmod(0o755)
-    options = ["--program", program, "--json", result]
+    options = ["--program", str(program), "--json", str(result)]
     done = subprocess.run([sys.executable, BENCH / "launch.py", *options], capture_output=True, text=True, check=True)
     record = json.loads(result.read_text())
     (case,) = record["cases"]

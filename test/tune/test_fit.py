@@ -24,7 +24,7 @@ from aotriton.rules.flash.forward import OPERATOR as ATTN_FWD
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
-from aotriton.rules.savings import CERTAIN, savings
+from aotriton.rules.savings import CERTAIN, Ways, savings
 from aotriton.rules.work import FORM, TERMS, terms
 from aotriton.tune.costmodel.fit import fit
 from aotriton.tune.costmodel.least_squares import FEWEST, LEAST_TIME, models_of
@@ -688,8 +688,8 @@ def test_each_product_needs_what_serves_its_calls() -> None:
 def test_calls_that_other_backends_serve_do_not_hide_what_an_image_saves() -> None:
     """At levels with features: of ten calls eight decode, and run on another backend."""
     long, wide, split = (("kernel", name) for name in ("long", "wide", "split"))
-    prompts = [[[{long: 1.0, wide: 1.01}], [{}]], [[{long: 1.02, wide: 1.0}], [{}]]]
-    calls = [*prompts, *[[[{long: 4.0, wide: 4.0}], [{split: 1.0}]]] * 8]
+    calls: list[Ways] = [[[{long: 1.0, wide: 1.01}], [{}]], [[{long: 1.02, wide: 1.0}], [{}]]]
+    calls += [[[{long: 4.0, wide: 4.0}], [{split: 1.0}]]] * 8
     backends, needed = [[{long, wide}], [{split}]], [{long, wide}]
     together, apart = (savings(groups, backends, needed) for groups in ([calls], _of_same_backends(calls)))
     assert together[long] == pytest.approx(0.01 / 10)

@@ -141,8 +141,8 @@ def _tasks(
     for operator in operators:
         for one in database.evidence.samples(device.arch, operator.name):
             if one.product == device.name:
-                timed = known.setdefault((operator.name, one.functional, _text(one.shape)), set())
-                timed.update(timing.images for timing in one.timings)
+                sequences_timed = known.setdefault((operator.name, one.functional, _text(one.shape)), set())
+                sequences_timed.update(timing.images for timing in one.timings)
     chunks: list[tuple[int, Chunk]] = []
     for operator, functional, found in to_time:
         # A backend may be left out on a shape, but never the first; none where other levels than the lead's are needed,
