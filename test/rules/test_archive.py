@@ -359,6 +359,24 @@ def test_renamed_images_are_renamed_everywhere(path: Path) -> None:
         (archive.folder_of(path) / local.NAME).unlink()
 
 
+def test_a_local_file_follows_sessions_and_new_names_that_come_together(path: Path) -> None:
+    """As a checkout that is updated: images were timed once more, and then renamed. All timings have the new names."""
+    local_file = archive.folder_of(path) / local.NAME
+    older = local_file.read_bytes()
+    with TuningDatabase(path) as database:
+        session = begin(database, "one more")
+        timings = [SequenceTiming("portable", ("image_0_0", "image_0_1"), 11.0, 0.5, 20)]
+        database.evidence.add_sample(session, "attn_fwd", "T=bf16", {"batch": 3}, timings, 1980, 41)
+    with TuningDatabase(path) as database:
+        database.rename_images({"image_0_0": "image_new"})
+    local_file.write_bytes(older)
+    found = rows(path)
+    assert [json.loads(str(row[2])) for row in found["sequence"]] == [["image_new", "image_0_1"]]
+    assert len(found["timing"]) == 2
+    local_file.unlink()
+    assert rows(path) == found
+
+
 BAD: dict[str, tuple[Callable[[str], bytes], str]] = {
     "no xz": (lambda text: b"text", "line 1: "),
     "cut off": (lambda text: lzma.compress(text.encode())[:-20], "Compressed file ended"),

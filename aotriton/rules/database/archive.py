@@ -173,7 +173,8 @@ def _write(folder: Path, time: str, suffix: str, lines: Sequence[object]) -> Pat
 
 
 def load(file: File, folder: Path, names: Sequence[str]) -> None:
-    """Adds these files of the archive, in this order, to the evidence that is ``main`` here.
+    """Adds these files of the archive to the evidence that is ``main`` here: those of new names first, then all others
+    in this order. For what is read from files of earlier times has the new names already, and what is there must, too.
 
     Within a transaction; a database in memory, which is empty, is attached as ``other``.
     """
@@ -182,7 +183,7 @@ def load(file: File, folder: Path, names: Sequence[str]) -> None:
         columns = ", ".join(f"{one.name} {one.kind}" for one in known[table].columns)
         file.execute(f"CREATE TABLE other.{table} (id INTEGER PRIMARY KEY, {columns})")
     renamed = {name: _read_renamed(folder / name) for name in files(folder) if name.endswith(RENAMED)}
-    for name in names:
+    for name in sorted(names, key=lambda one: one not in renamed):
         if name in renamed:
             rename(file, "main", renamed[name])
         elif name.endswith(MARKS):

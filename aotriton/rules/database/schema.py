@@ -91,7 +91,7 @@ VIEWS = """
 DECISIONS = TABLES + VIEWS
 
 # What was measured, unpacked. ``packed`` is how many rows of a session a file of the archive has; -1 if none has it.
-EVIDENCE_VERSION = 4
+EVIDENCE_VERSION = 5
 EVIDENCE = """
     CREATE TABLE archived (name TEXT PRIMARY KEY, size INTEGER NOT NULL) WITHOUT ROWID;
     CREATE TABLE device (
@@ -188,8 +188,9 @@ DISTRUST = f"""
 """
 
 
-# From version 1 of the evidence to 2. Version 3 has another status, and 4 names the column that an id refers to, which
-# Datasette needs. Files of the archive that were written before version 2 lack these columns, too.
+# From version 1 of the evidence to 2. Version 3 has another status, 4 names the column that an id refers to, which
+# Datasette needs, and in a local file of 4 images may have old names. Files of the archive that were written before
+# version 2 lack these columns, too.
 EVIDENCE_1_TO_2 = """
     ALTER TABLE measurement ADD COLUMN judge TEXT;
     ALTER TABLE measurement ADD COLUMN checks INTEGER;
