@@ -24,7 +24,7 @@ from aotriton.rules.kernel import Functional, KernelDescription, parse_functiona
 from aotriton.rules.operators import Backend, Operator, kernels_of
 from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.costmodel.fit import fit_apart
-from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN
+from aotriton.tune.costmodel.shortlist import WITHIN
 from aotriton.tune.costmodel.timings import Apart
 from aotriton.tune.costmodel.worth import with_savings
 from aotriton.tune.problem.candidates import configs, ruled_out
@@ -36,6 +36,7 @@ from aotriton.tune.problem.tuning_error import TuningError
 
 SOURCE = "static model"
 SOURCE_OF_TILES = "tiles and registers of the compiled image"  # where the static model does not describe the arch
+MOST_IMAGES = 12  # of a functional that models are fitted to
 SHAPES = 240  # random ones of each functional, which models are fitted to
 WORTH_HAVING = 5e-2  # saved by an image, by a model that no GPU has confirmed: much more than if it had been timed
 assert WORTH_HAVING >= WORTH_SHIPPING

@@ -14,8 +14,7 @@ from aotriton.tune.problem.problems import is_served
 
 WITHIN = 1.02  # of a cell's best: candidates that may be the best ones of shapes nearby
 WORTH_TIMING = 1e-4  # saved by an image: a tenth of what it takes to ship
-MOST_IMAGES = 12  # of a kernel in a functional, that a prediction takes
-MOST_TIMED = 16  # of them on random shapes
+MOST_TIMED = 16  # images of a kernel in a functional
 
 Found = tuple[str, tuple[ImageSpec, ...]]  # a backend with an image for each of its kernels
 
