@@ -173,8 +173,9 @@ def _write(folder: Path, time: str, suffix: str, lines: Sequence[object]) -> Pat
 
 
 def load(file: File, folder: Path, names: Sequence[str]) -> None:
-    """Adds these files of the archive to the evidence that is ``main`` here: those of new names first, then all others
-    in this order. For what is read from files of earlier times has the new names already, and what is there must, too.
+    """Adds these files of the archive to the evidence that is ``main`` here: files of new names first, then all others
+    in this order. What a file of an earlier time brings is renamed before it is added, and is the same row as one that
+    is there only if that one was renamed before, too.
 
     Within a transaction; a database in memory, which is empty, is attached as ``other``.
     """

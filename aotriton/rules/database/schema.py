@@ -188,9 +188,9 @@ DISTRUST = f"""
 """
 
 
-# From version 1 of the evidence to 2. Version 3 has another status, 4 names the column that an id refers to, which
-# Datasette needs, and in a local file of 4 images may have old names. Files of the archive that were written before
-# version 2 lack these columns, too.
+# From version 1 of the evidence to 2. Version 3 has another status, and 4 names the column that an id refers to, which
+# Datasette needs. Local files of version 4 may have images under old names. Files of the archive that were written
+# before version 2 lack these columns, too.
 EVIDENCE_1_TO_2 = """
     ALTER TABLE measurement ADD COLUMN judge TEXT;
     ALTER TABLE measurement ADD COLUMN checks INTEGER;

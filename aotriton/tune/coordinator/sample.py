@@ -108,14 +108,16 @@ def _tasks(
 ) -> list[Chunk]:
     """Chunks of draws, of all functionals in turns, so that a run that is cut short has some of each."""
     to_time: list[tuple[Operator, Functional, dict[Shape, list[Found]]]] = []
+    known: dict[tuple[str, str, str], set[tuple[str, ...]]] = {}  # images of sequences that were timed on a shape
+    for operator in operators:
+        for one in database.evidence.samples(device.arch, operator.name):
+            if one.product == device.name:
+                of_shape = known.setdefault((operator.name, one.functional, _text(one.shape)), set())
+                of_shape.update(timing.images for timing in one.timings)
+    timed = {image for of_shape in known.values() for of_sequence in of_shape for image in of_sequence}
     for operator in operators:
         by_kernel = {kernel.name: database.evidence.outcomes(device.arch, kernel.name) for kernel in operator.kernels}
         saves = {one.image: one.saves for one in database.models(device.arch) if one.product == device.name}
-        timed = {
-            image
-            for one in database.evidence.samples(device.arch, operator.name) if one.product == device.name
-            for timing in one.timings for image in timing.images
-        }  # fmt: skip
         unfit = {name for name, spills in database.evidence.spills().items() if spills}
         for functional in sampled(operator, device.arch, wished):
             lists: dict[tuple[str, str], list[ImageSpec]] = {}
@@ -134,15 +136,9 @@ def _tasks(
                 to_time.append((operator, functional, found))
     if not to_time:
         raise TuningError("no candidate is measured yet that could be timed on random shapes: tune first")
-    every = (one for _, _, found in to_time for of_shape in found.values() for one in of_shape)
+    every = (one for _, _, found in to_time for to_choose in found.values() for one in to_choose)
     specs = {spec.name: spec for _, images in every for spec in images}
     images = {spec.name: image for spec, image in plan.compile_images(specs.values(), plan.store, plan.jobs)}
-    known: dict[tuple[str, str, str], set[tuple[str, ...]]] = {}
-    for operator in operators:
-        for one in database.evidence.samples(device.arch, operator.name):
-            if one.product == device.name:
-                sequences_timed = known.setdefault((operator.name, one.functional, _text(one.shape)), set())
-                sequences_timed.update(timing.images for timing in one.timings)
     chunks: list[tuple[int, Chunk]] = []
     for operator, functional, found in to_time:
         # A backend may be left out on a shape, but never the first; none where other levels than the lead's are needed,
@@ -150,8 +146,8 @@ def _tasks(
         lead = functional.kernel is operator.lead
         always = plan.backends or {one.name for one in (operator.backends[:1] if lead else operator.backends)}
         draws = []
-        for shape, of_shape in found.items():
-            usable = tuple(_sequences(of_shape, images))
+        for shape, to_choose in found.items():
+            usable = tuple(_sequences(to_choose, images))
             needed_of = [one for one in usable if one.backend in always] or usable
             needed = {tuple(request.name for request in one.requests) for one in needed_of}
             if not needed <= known.get((operator.name, str(functional), _text(dict(shape))), set()):
