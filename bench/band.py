@@ -26,6 +26,7 @@ from attention import gpu_state, machine, race
 from contenders import FA4, LIBRARY, fa4_calls, with_workspace
 
 PEER = "FlashAttention-2"
+FULL = "the same 16,384 rows without a window"  # in time, beside BESIDE_FULL
 ROUNDS = 15
 PRODUCTS = {"forward": 2, "backward": 5}  # matrix products of a pair of query and key
 
@@ -60,13 +61,14 @@ class Case:
         return f"{self.batch} x {heads} x {self.seqlen_q}:{self.seqlen_k} x {self.head_dim}, {window}"
 
 
+BESIDE_FULL = Case(1, 16, 16, 16384, 16384, 128, 1023, 0)
 CASES = (
     Case(8, 16, 16, 2048, 2048, 64, 127, 0),
     Case(2, 16, 16, 8192, 8192, 64, 1023, 0),
     Case(2, 16, 16, 8192, 8192, 128, 127, 0),
     Case(2, 16, 16, 8192, 8192, 128, 1023, 0),
     Case(2, 16, 16, 8192, 8192, 128, 4095, 0),
-    Case(1, 16, 16, 16384, 16384, 128, 1023, 0),
+    BESIDE_FULL,
     Case(1, 16, 16, 16384, 16384, 128, 4095, 0),
     Case(1, 16, 16, 32768, 32768, 128, 1023, 0),
     Case(1, 32, 8, 16384, 16384, 128, 1023, 0),
@@ -128,6 +130,11 @@ def calls(case: Case) -> Iterator[tuple[str, dict[str, Callable[[], object]], di
     results = {LIBRARY: {"out": out[0, 0]}, PEER: {"out": theirs[0][0, :, 0]}}
     if "forward" in fa4:
         run[FA4], results[FA4] = fa4["forward"], {"out": fa4["forward"]()[0][0, :, 0]}
+    without = {"window_left": -1, "out": torch.empty_like(out), "logsumexp": torch.empty_like(lse)}
+    if case == BESIDE_FULL:
+        forward_full = with_workspace("attn_fwd", {**own, **mask, **without})
+        run[FULL] = partial(aotriton.attn_fwd, **forward_full)
+        run[FULL]()
     yield "forward", run, {**results, "truth": truth(case, **first)}
     gradients = {f"d{name}": torch.empty_like(one).transpose(1, 2) for name, one in inputs.items()}
     given = {**own, "out": out, "dout": dout.transpose(1, 2), "logsumexp": lse, **gradients, **mask}
@@ -144,6 +151,8 @@ def calls(case: Case) -> Iterator[tuple[str, dict[str, Callable[[], object]], di
     if "backward" in fa4:
         gradients_4 = (one[0, :, 0] for one in fa4["backward"]())
         run[FA4], results[FA4] = fa4["backward"], dict(zip(("dq", "dk", "dv"), gradients_4, strict=True))
+    if case == BESIDE_FULL:
+        run[FULL] = partial(aotriton.attn_bwd, **with_workspace("attn_bwd", {**given, **without}))
     if case.heads != case.heads_k:  # gradients of a key's head are sums over the heads that share it
         results = {name: {"dq": found["dq"]} for name, found in results.items()}
     yield "backward", run, {**results, "truth": truth(case, **first)}
@@ -182,13 +191,15 @@ def main() -> None:
             us = {name: statistics.median(taken) for name, taken in race(of_direction, options.rounds).items()}
             flops = 2 * PRODUCTS[direction] * case.batch * case.heads * case.pairs * case.head_dim
             rows.append({"direction": direction, "case": asdict(case), "us": us, "flops": flops, "errors": off})
-            best = min((name for name in us if name != LIBRARY), key=lambda name: us[name])
+            best = min((name for name in us if name not in (LIBRARY, FULL)), key=lambda name: us[name])
             own, peer = (flops / us[name] / 1e6 for name in (LIBRARY, best))
             told = " ".join(f"{one:.1e}" for one in off.values())
             print(
                 f"| {direction} | {case} | {own:.0f} | {best} {peer:.0f} | {us[best] / us[LIBRARY]:.2f} | {told} |",
                 flush=True,
             )
+            if FULL in us:
+                print(f"{direction}: {us[FULL] / us[LIBRARY]:.2f} x as fast as without the window", flush=True)
     for direction in PRODUCTS:
         for peers in ([PEER], [FA4], [PEER, FA4]):
             ratios = ratios_to(peers, [one["us"] for one in rows if one["direction"] == direction])

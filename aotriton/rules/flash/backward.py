@@ -531,6 +531,7 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
     restrictions=FEATURES_BACKWARD_RESTRICTIONS,
     needs=("tma", "wgmma"),
     gluon=True,
+    begins_early=True,
     schedule=DFS,
 )
 
@@ -548,6 +549,7 @@ ATTN_BWD_HOPPER_FEATURES_FINISH = replace(
     ),
     choices=(c.T, HEAD_DIM_FEATURES, c.DESCRIPTOR),
     **_only(WITH_DQ, c.grid_of_packed("q", tunable("BLOCK_M"), "heads_q"), c.row_work("BLOCK_M", tensors=3)),
+    begins_early=True,
 )
 
 # A program takes all keys of a head, so that nobody else adds to its dq. Where there is more than one tile of them, it

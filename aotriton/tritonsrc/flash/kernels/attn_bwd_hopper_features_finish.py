@@ -6,6 +6,7 @@ import triton.language as tl
 from aotriton.tritonsrc.flash.lib.dq_layout import load_dq
 from aotriton.tritonsrc.flash.lib.features import PACKED
 from aotriton.tritonsrc.flash.lib.packed_tiles import first_tile, tile_of_sequences
+from aotriton.tritonsrc.flash.lib.partial import await_results
 from aotriton.tritonsrc.flash.lib.sequence import sequence_of, store_rows
 
 
@@ -43,6 +44,7 @@ def attn_bwd_hopper_features_finish(
         sequence, features & PACKED, no_band, no_band, CuSeqlensQ, CuSeqlensQ, CuSeqlensQ, CuSeqlensQ, max_seqlen_q,
         max_seqlen_q, True,
     )  # fmt: skip
+    await_results(True)
     if (row < 0) | (row >= of.q.rows):
         return
     at = tl.where((features & PACKED) != 0, first_tile(of.q.begin, sequence, 64), 0) * 64 + row

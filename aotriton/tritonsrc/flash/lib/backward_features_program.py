@@ -21,6 +21,7 @@ from aotriton.tritonsrc.flash.lib.backward_features import (
 )
 from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
 from aotriton.tritonsrc.flash.lib.band import visited
+from aotriton.tritonsrc.flash.lib.early import await_results, launch_next
 from aotriton.tritonsrc.flash.lib.features import PACKED, USED_K, USED_Q
 from aotriton.tritonsrc.flash.lib.noted_dropout import NOTES, factor_of, note_dropout
 from aotriton.tritonsrc.flash.lib.notes import note, noted, notes
@@ -126,22 +127,24 @@ def backward_features(
     BLOCK_DMODEL: gl.constexpr, dropout=None, DropoutSeed=None, DropoutOffset=None,
 ):  # fmt: skip
     """The program of attn_bwd_hopper_features, whose arguments these are, with those of dropout, if there is any."""
+    together = launch_next(together)
     k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DQSum)
     kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
     mbarrier.init(kv_full, count=1)
 
+    packed = (features & PACKED) != 0
     tile, head_k, sequence = place_in_grid(
         features, sequences, longest, max_seqlen_k, num_heads_k, together, 2 * KEYS
     )  # fmt: skip
     # Or each warp works them out again, and has them in registers while it does.
     tile, head_k, sequence = opaque(tile), opaque(head_k), opaque(sequence)
-    if (features & PACKED) != 0:
+    if packed:
         sequence = sequence_of_tile(tile, CuSeqlensK, sequences, 2 * KEYS)
     of = sequence_of(
         sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k, True,
     )  # fmt: skip
     of_q, of_k, batch, lo, hi = of.q, of.k, of.batch, of.lo, of.hi
-    tile -= gl.where((features & PACKED) != 0, first_tile(of_k.begin, sequence, 2 * KEYS), 0)
+    tile -= gl.where(packed, first_tile(of_k.begin, sequence, 2 * KEYS), 0)
     key = tile * 2 * KEYS  # of a causal call the first tile has the most queries
     group = num_heads_q // num_heads_k
     head = head_k * group
@@ -156,13 +159,14 @@ def backward_features(
     elsewhere = first + tile % gl.maximum(gl.cdiv(after - first, BLOCK_M), 1) * BLOCK_M
     row = gl.where((key >= first) & (key < after), key, elsewhere)
 
-    dq_tile = gl.where((features & PACKED) != 0, first_tile(of_q.begin, sequence, 64), 0)
+    dq_tile = gl.where(packed, first_tile(of_q.begin, sequence, 64), 0)
     head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q + of_q.begin
     # The first step is on its way while what follows is worked out. Steps may be none.
-    some = steps > 0
-    begin_rows(Q, DO, q_slots, do_slots, q_full, do_full, batch, head, of_q.begin + row, 0, some)
+    any_steps = steps > 0
+    begin_rows(Q, DO, q_slots, do_slots, q_full, do_full, batch, head, of_q.begin + row, 0, any_steps)
+    row = await_results(row)  # Delta, and a DQSum of zeros
     rows = row + gl.arange(0, BLOCK_M, gl.BlockedLayout([1], [32], [4], [0]))
-    lse, delta = numbers_of_rows(L + head_row, Delta + head_row, rows, (rows < of_q.used) & some)
+    lse, delta = numbers_of_rows(L + head_row, Delta + head_row, rows, (rows < of_q.used) & any_steps)
     last_rows, counts = numbers_of_keys(gl.int32), numbers_of_keys(gl.int32)
     note_keys(last_rows, counts, key, of_q.used, of_k.used, lo, hi)
     DROPOUT: gl.constexpr = dropout is not None
@@ -176,8 +180,8 @@ def backward_features(
 
     lse_slots.index(0).store(lse)
     delta_slots.index(0).store(delta)
-    mbarrier.arrive(q_full.index(0), pred=some)
-    mbarrier.arrive(do_full.index(0), pred=some)
+    mbarrier.arrive(q_full.index(0), pred=any_steps)
+    mbarrier.arrive(do_full.index(0), pred=any_steps)
 
     if (key + 2 * KEYS > of_k.used) & ((features & (PACKED | USED_K)) != 0):
         mbarrier.wait(kv_full, 0)

@@ -27,6 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from aotriton.tritonsrc.flash.lib import constants
 from aotriton.tritonsrc.flash.lib.band import inside, keys_of, visited
 from aotriton.tritonsrc.flash.lib.bundle import bundle
+from aotriton.tritonsrc.flash.lib.early import await_results
 from aotriton.tritonsrc.flash.lib.features import PACKED, SINKS, USED_K
 from aotriton.tritonsrc.flash.lib.forward import in_pieces, own_rows, scaled
 from aotriton.tritonsrc.flash.lib.forward_features import (
@@ -591,13 +592,6 @@ def page_slots(tensor, COUNT: gl.constexpr, BLOCK_N: gl.constexpr, COLUMNS: gl.c
 
 
 @gluon.jit
-def await_plan(x):
-    """Waits for what the kernel before this one writes. Returns x."""
-    line: gl.constexpr = "griddepcontrol.wait; mov.b32 $0, $1;"
-    return gl.inline_asm_elementwise(line, "=r,r,~{memory}", [x], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
 def forward_planned(
     Items, Counts, Q, K, V, Out, stride_out_b, stride_out_h, stride_out_s, L, Parts, PartsL, store_lse, sm_scale,
     num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim_v, packed, lo, hi, features, Sinks, CuSeqlensQ,
@@ -626,7 +620,7 @@ def forward_planned(
     init_all(items_empty, CONSUMERS + 2)  # and both producers
     item_wanted = barrier()
     mbarrier.init(item_wanted, count=1)
-    packed = await_plan(packed)
+    packed = await_results(packed)
     call = Call(
         Items, Counts, Out, stride_out_b, stride_out_h, stride_out_s, L, Parts, PartsL, Q, K, V, q_slots, k_slots,
         v_slots, q_full, full, empty, notes(ITEM_SLOTS * NOTES), items_full, items_empty, item_wanted, store_lse,
