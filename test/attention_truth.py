@@ -190,7 +190,8 @@ def attention(call: Call, work: str, rounded: Callable[[Array], Array]) -> Resul
             made["dsinks"][0, h] -= (p_sink * delta).sum((0, -1))
             bounds["dsinks"][0, h] += (p_sink * (dout_norm * out_norm)[..., 0]).sum((0, -1))
 
-        of_delta = dout_norm * out_norm / math.sqrt(width_v)
+        least = SMALLEST_NORMAL.get(str(call.q.dtype).rpartition(".")[2], 0.0)
+        of_delta = dout_norm * xp.clip(out_norm / math.sqrt(width_v), least, None)
         moved["dq"][b, h, :, rows] = (of_delta * _norm(p @ k)[..., None])[..., 0] * call.sm_scale
         squares = ((p * of_delta * q_norm) ** 2).sum((2, -2))[:, :, None]
         moved["dk"][b, h, :, keys] = xp.sqrt(squares) * call.sm_scale
@@ -226,6 +227,7 @@ def hidden(call: Call, row: Array, key: Array, count_q: int, count_k: int) -> Ar
 # at each of its steps, and what that rounds adds up.
 FLOAT32_NOISE, TERMS = 2.0**-20, 4096
 FLUSHED = 1e-35  # hardware takes numbers below 1e-38 for zero, and so may sums of them
+SMALLEST_NORMAL = {"float16": 2.0**-14}  # less is rounded as it is, so by more of itself; of other types it is far less
 UNIT = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-24}  # roundoff
 SUMMED = ("logsumexp", "dsinks")  # results in float32, each number of which is a row
 THROUGH_OUT = ("dq", "dk", "dbias", "dsinks")

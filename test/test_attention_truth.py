@@ -415,3 +415,20 @@ def test_an_ordinary_implementation_is_near_enough_and_a_wrong_one_is_not(case: 
         found = refused(low(replace(call, **change)))
         assert {"out", "dv"} <= set(found), (change.keys(), found)
     assert refused(replace(exact, dq=exact.dq * np.nan, dsinks=exact.dsinks * 1.1)) == ["dq", "dsinks"]
+
+
+def test_what_fp16_loses_of_an_out_below_its_normal_numbers_is_allowed() -> None:
+    """Beside large sinks, weights and out are near nothing, and dsinks is of what is left of out."""
+    call = call_of(Case((40,), (40,), sinks=True, heads_k=2, head_dim=64))
+    for name in ("q", "k", "v", "dout"):
+        setattr(call, name, getattr(call, name).astype(np.float16))
+    call.sinks = call.sinks + 20.0
+    exact = truth(call)
+    assert 0 < abs(exact.out).max() < 2.0**-16
+    weight = np.exp(call.sinks[None, :, None] - exact.logsumexp)
+    delta = (call.dout * exact.out.astype(np.float16).astype(float)).sum(-1)
+    found = -(weight * delta).sum((0, 2))
+    usual = ordinary(call, lambda x: x)  # which is exact by luck
+    check("dsinks", found, exact, usual, "fp16")
+    with pytest.raises(AssertionError, match="dsinks"):
+        check("dsinks", found + 1e-5, exact, usual, "fp16")
