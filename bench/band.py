@@ -26,7 +26,7 @@ from attention import gpu_state, machine, race
 from contenders import FA4, LIBRARY, fa4_calls, with_workspace
 
 PEER = "FlashAttention-2"
-FULL = "the same 16,384 rows without a window"  # in time, beside BESIDE_FULL
+FULL = "the same 16,384 rows without a window"  # the library's own call, beside BESIDE_FULL
 ROUNDS = 15
 PRODUCTS = {"forward": 2, "backward": 5}  # matrix products of a pair of query and key
 

@@ -9,6 +9,7 @@ from statistics import geometric_mean
 from typing import Any
 
 import attention
+import band
 import decode
 import fp8_keys
 import fp8_queries
@@ -146,7 +147,8 @@ def _of_features(record: Record) -> Iterator[Comparison]:
 
 
 def _band(record: Record) -> Iterator[Comparison]:
-    yield from _by_peer(record["rows"], lambda row: "windows, causal with unequal lengths")
+    peers = [{**row, "us": {name: us for name, us in row["us"].items() if name != band.FULL}} for row in record["rows"]]
+    yield from _by_peer(peers, lambda row: "windows, causal with unequal lengths")
 
 
 def _by_peer(rows: Sequence[Record], what: Callable[[Record], str]) -> Iterator[Comparison]:

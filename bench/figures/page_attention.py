@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attention
+import band
 import lengths
 import regret
 import unseen
@@ -133,6 +134,18 @@ def with_features(results: Results) -> str:
     for one in sorted(found, key=lambda one: min(one.means)):
         cells = (shown(one.times.get(direction, [])) for direction in attention.DIRECTIONS)
         lines.append(f"| {one.what} | {one.beside} | {' | '.join(cells)} |")
+    full = {
+        row["direction"]: row["us"][band.FULL] / row["us"][LIBRARY]
+        for row in results(names["band"])["rows"] if band.FULL in row["us"]
+    }  # fmt: skip
+    if full:
+        case = band.BESIDE_FULL
+        of_both = " and ".join(f"{times:.1f} × as fast ({direction})" for direction, times in full.items())
+        lines += [
+            "",
+            f"With a window of {case.left + 1:,} keys, a causal call of {case.seqlen_q:,} rows is {of_both} as without "
+            "it.",
+        ]
     return "\n".join(lines)
 
 

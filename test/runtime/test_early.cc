@@ -34,8 +34,9 @@ KernelInfo early(KernelInfo kernel) {
   return kernel;
 }
 
-// scale_rows_weigh with a program for each of `taps`, so none without; then scale_rows_apply twice, each of which
-// begins early. The workspace is one row for each of `batch`, which chunks divide.
+// scale_rows_weigh with a program for each of `taps`, so none without, and scale_rows_apply twice, each of which begins
+// early: both behind it, or one on each side. The workspace is one row for each of `batch`, which chunks divide.
+template <bool kBetween = false>
 const OperatorInfo& three_kernels() {
   static const Instruction taps[] = {{Code::size, number_of_taps()}};
   static const KernelInfo weigh = [] {
@@ -44,7 +45,7 @@ const OperatorInfo& three_kernels() {
     return kernel;
   }();
   static const KernelInfo apply = early(kernel_of("scale_rows_apply")), again = apply;
-  static const KernelInfo* const kernels[] = {&weigh, &apply, &again};
+  static const KernelInfo* const kernels[] = {kBetween ? &apply : &weigh, kBetween ? &weigh : &apply, &again};
   static const uint8_t batch_and_width[] = {0, 3};
   static const OperandInfo workspace[] = {[] {
     OperandInfo partial = scale.workspace[0];
@@ -110,12 +111,16 @@ TEST("a kernel that begins early does so behind each kernel of the call, when th
   }
 }
 
-TEST("it does not behind a kernel that has no programs in this call") {
+TEST("a kernel that has no programs in this call is not before it") {
   Recording& recording = start("cuda");
   for (int calls = 0; calls < 3; ++calls) {
-    Scaled scaled(three_kernels(), 2, 0);
-    CHECK_EQ(run(scaled.call, {}), Error::success);
+    Scaled first(three_kernels(), 2, 0), between(three_kernels<true>(), 2, 0), all(three_kernels<true>(), 2, 20);
+    CHECK_EQ(run(first.call, {}), Error::success);
     CHECK_EQ(launched(recording), "plain early ");
+    CHECK_EQ(run(between.call, {}), Error::success);
+    CHECK_EQ(launched(recording), "plain early ");
+    CHECK_EQ(run(all.call, {}), Error::success);
+    CHECK_EQ(launched(recording), "plain plain early ");
   }
 }
 
