@@ -130,10 +130,10 @@ def calls(case: Case) -> Iterator[tuple[str, dict[str, Callable[[], object]], di
     results = {LIBRARY: {"out": out[0, 0]}, PEER: {"out": theirs[0][0, :, 0]}}
     if "forward" in fa4:
         run[FA4], results[FA4] = fa4["forward"], {"out": fa4["forward"]()[0][0, :, 0]}
-    without = {"window_left": -1, "out": torch.empty_like(out), "logsumexp": torch.empty_like(lse)}
+    without: dict[str, Any] = {}
     if case == BESIDE_FULL:
-        forward_full = with_workspace("attn_fwd", {**own, **mask, **without})
-        run[FULL] = partial(aotriton.attn_fwd, **forward_full)
+        without = {"window_left": -1, "out": torch.empty_like(out), "logsumexp": torch.empty_like(lse)}
+        run[FULL] = partial(aotriton.attn_fwd, **with_workspace("attn_fwd", {**own, **mask, **without}))
         run[FULL]()
     yield "forward", run, {**results, "truth": truth(case, **first)}
     gradients = {f"d{name}": torch.empty_like(one).transpose(1, 2) for name, one in inputs.items()}
@@ -151,7 +151,7 @@ def calls(case: Case) -> Iterator[tuple[str, dict[str, Callable[[], object]], di
     if "backward" in fa4:
         gradients_4 = (one[0, :, 0] for one in fa4["backward"]())
         run[FA4], results[FA4] = fa4["backward"], dict(zip(("dq", "dk", "dv"), gradients_4, strict=True))
-    if case == BESIDE_FULL:
+    if without:
         run[FULL] = partial(aotriton.attn_bwd, **with_workspace("attn_bwd", {**given, **without}))
     if case.heads != case.heads_k:  # gradients of a key's head are sums over the heads that share it
         results = {name: {"dq": found["dq"]} for name, found in results.items()}
