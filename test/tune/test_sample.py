@@ -358,13 +358,28 @@ def test_a_run_times_only_what_is_new(bench: Bench) -> None:
     assert bench.sample(8) == 0
 
 
+def hopper_image() -> tuple[Functional, str]:
+    """A functional and a config of the forward's second backend, for the calls of FUNCTIONAL."""
+    kernel = next(kernel for kernel in ATTN_FWD.kernels if kernel.name == "attn_fwd_hopper")
+    own = kernel.functional("sm_90", **FUNCTIONAL.as_dict())
+    may_win = (one for one in configs_of(own) if not own.wins_nowhere(dict(one.tunables + one.compile_options)))
+    return own, next(may_win).config
+
+
+def test_a_new_image_of_any_backend_is_timed_on_shapes_that_were_timed_without_it(bench: Bench) -> None:
+    own, config = hopper_image()
+    bench.measure(*CONFIGS[:2])
+    assert bench.sample(5) == 5
+    bench.measure(config, functional=own)
+    assert bench.sample(5) == 5
+    backends = [{timing.backend for timing in one.timings} for one in bench.samples]
+    assert backends == [{"portable"}] * 5 + [{"portable", "hopper"}] * 5
+    assert bench.sample(5) == 0
+
+
 def test_shapes_are_timed_though_the_first_backend_saves_nothing(bench: Bench) -> None:
     """Its images are not listed then; the others' say whether a shape is new."""
-    hopper = next(kernel for kernel in ATTN_FWD.kernels if kernel.name == "attn_fwd_hopper")
-    own = hopper.functional("sm_90", **FUNCTIONAL.as_dict())
-    config = next(
-        one.config for one in configs_of(own) if not own.wins_nowhere(dict(one.tunables + one.compile_options))
-    )
+    own, config = hopper_image()
     bench.measure(*CONFIGS[:2])
     bench.measure(config, functional=own)
     bench.sample(FEWEST)

@@ -142,14 +142,17 @@ def _tasks(
     chunks: list[tuple[int, Chunk]] = []
     for operator, functional, found in to_time:
         # A backend may be left out on a shape, but never the first; none where other levels than the lead's are needed,
-        # or where the first has no image that is worth timing.
+        # or where the first has no image that is worth timing. An image that was timed on no shape at all is not left
+        # out, either: its source may have changed since the shapes were timed.
         lead = functional.kernel is operator.lead
         always = plan.backends or {one.name for one in (operator.backends[:1] if lead else operator.backends)}
         draws = []
         for shape, to_choose in found.items():
             usable = tuple(_sequences(to_choose, images))
-            needed_of = [one for one in usable if one.backend in always] or usable
-            needed = {tuple(request.name for request in one.requests) for one in needed_of}
+            backend_of = {tuple(request.name for request in one.requests): one.backend for one in usable}
+            needed = {one for one, by in backend_of.items() if by in always or not timed.issuperset(one)} or {
+                *backend_of
+            }
             if not needed <= known.get((operator.name, str(functional), _text(dict(shape))), set()):
                 draws.append((operator, Draw(functional, shape, usable)))
         chunks += [(begin, draws[begin : begin + CHUNK]) for begin in range(0, len(draws), CHUNK)]
