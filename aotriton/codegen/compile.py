@@ -126,6 +126,9 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
             f"it needs scratch memory that is aligned to {made['global_scratch_align']} bytes, and a workspace is to"
             f" {WORKSPACE_ALIGNMENT}"
         )
+    ptx = compiled.asm.get("ptx")  # on CUDA, where kernels may begin early
+    if functional.kernel.begins_early and ptx is not None and "griddepcontrol.wait" not in ptx:
+        raise RuntimeError("it begins early and waits for no kernel before it: gdc_wait() is missing")
     return binary, {
         **_told(spec),
         "entry": made["name"],

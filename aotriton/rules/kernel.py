@@ -394,7 +394,8 @@ class KernelDescription:
 
     ``begins_early``: it may begin while the kernel before it in its backend still runs, the last one that has programs
     in the call (CUDA's programmatic dependent launch). Each of its programs must wait for that kernel itself, by
-    ``gdc_wait``, before it reads what kernels of the backend write, writes anything, or ends.
+    ``gdc_wait``, before it reads what kernels of the backend write, writes anything, or ends; one that has no such wait
+    does not compile.
 
     ``steered``: it takes pointers where an operator's checks say so, even if all of its tensors lie so that the arch's
     fast way reaches them.

@@ -74,6 +74,9 @@ SERIALISED = GOOD.replace(
     tl.store(Delta + rows, sums[0] + sums[1] + sums[2] + sums[3])
     tl.store""",
 )
+WAITING = "from triton.language.extra.cuda import gdc_wait\n" + GOOD.replace(
+    "    tl.store", "    gdc_wait()\n    tl.store"
+)
 HALF_BROKEN = GOOD.replace("0.0)", "0.0 if BLOCK_M == 32 else undefined_name)")
 
 
@@ -419,6 +422,19 @@ def test_wrong_description_is_a_failure(tmp_path: Path) -> None:
     results = Tree(tmp_path, GOOD.replace("num_heads_q", "heads")).results([32])
     assert "'num_heads_q'" in results[32]["message"]
     assert "'heads'" in results[32]["message"]
+
+
+def test_a_kernel_that_begins_early_and_does_not_wait_is_a_failure(tmp_path: Path) -> None:
+    """The kernel before it may still write what it reads."""
+    tree = Tree(tmp_path)
+    description = tree.folder / "aotriton" / "rules" / "kernel.py"
+    early = description.read_text().replace("begins_early: bool = False", "begins_early: bool = True")
+    description.write_text(early)
+    operators = tree.folder / "aotriton" / "rules" / "operators.py"  # which refuse that of a backend's first kernel
+    operators.write_text(operators.read_text().replace(").begins_early:", ").begins_early and False:"))
+    assert "it begins early and waits for no kernel before it" in tree.results([32])[32]["message"]
+    tree.kernel(WAITING)
+    assert tree.results([32])[32]["entry"] == KERNEL.name
 
 
 def test_another_triton_is_refused(tmp_path: Path) -> None:
