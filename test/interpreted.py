@@ -339,3 +339,6 @@ interpreter._patch_lang = _patch_once
 interpreter.InterpreterBuilder.create_dot = _dot
 interpreter._patch_lang_core = _patch_core
 interpreter._patch_lang_tensor = _patch_tensor
+# Each kernel ends before the next one begins, so none has to wait.
+early: Any = importlib.import_module("triton.language.extra.cuda")  # `import` finds another module of this name
+early.gdc_launch_dependents = early.gdc_wait = lambda: None
