@@ -152,6 +152,28 @@ TEST("the first launch of each chunk is plain") {
   }
 }
 
+TEST("the backward with a window begins early behind its first kernel, and behind that of sinks") {
+  Recording& recording = start("cuda");
+  attn_bwd_params p = bwd_call({.seqlen_q = 512, .seqlen_k = 512});
+  p.causal = p.features.windowed = true;
+  p.features.window_left = 200;
+  p.workspace_size *= 2;
+  hints wish;
+  CHECK_EQ(wish.parse("backend=hopper_features"), Error::success);
+  p.hints = &wish;
+  for (const bool sinks : {false, true}) {
+    if (sinks) {
+      p.features.sinks = aotriton_tensor1{pointer(address_of(11)), AOTRITON_FLOAT32, {4}, {1}};
+      p.dsinks = aotriton_tensor1{pointer(address_of(12)), AOTRITON_FLOAT32, {4}, {1}};
+    }
+    CHECK_EQ(attn_bwd(p, {}), Error::success);
+    std::string entries;
+    for (const RecordedLaunch& one : recording.launches) entries += one.entry + " ";
+    CHECK_EQ(launched(recording), sinks ? "plain plain early early " : "plain early early ");
+    CHECK(entries.find("attn_bwd_hopper_features_finish") != std::string::npos);
+  }
+}
+
 TEST("kernels that do not begin early are launched plainly") {
   Recording& recording = start("cuda");
   CHECK_EQ(attn_bwd(bwd_call(), {}), Error::success);
