@@ -150,10 +150,8 @@ def _tasks(
         for shape, to_choose in found.items():
             usable = tuple(_sequences(to_choose, images))
             backend_of = {tuple(request.name for request in one.requests): one.backend for one in usable}
-            needed = {one for one, by in backend_of.items() if by in always or not timed.issuperset(one)} or {
-                *backend_of
-            }
-            if not needed <= known.get((operator.name, str(functional), _text(dict(shape))), set()):
+            needed = {one for one, by in backend_of.items() if by in always or not timed.issuperset(one)}
+            if not (needed or {*backend_of}) <= known.get((operator.name, str(functional), _text(dict(shape))), set()):
                 draws.append((operator, Draw(functional, shape, usable)))
         chunks += [(begin, draws[begin : begin + CHUNK]) for begin in range(0, len(draws), CHUNK)]
     return [draws for _, draws in sorted(chunks, key=lambda chunk: chunk[0])]
