@@ -392,10 +392,10 @@ class KernelDescription:
     them. ``impossible`` lists combinations of choices that no call has. ``schedule`` is BFS or DFS, an expression of
     tunables and the call; without it the kernel has no known order of slices.
 
-    ``begins_early``: it may begin while the kernel before it in its backend still runs, if that has programs in the
-    call (CUDA's programmatic dependent launch). Each of its programs must wait for that kernel itself, by ``gdc_wait``,
-    before it reads what kernels of the backend write, writes anything, or ends; one that has no such wait does not
-    compile.
+    ``begins_early``: it may begin while the kernel before it in its backend still runs, the last one that has programs
+    in the call (CUDA's programmatic dependent launch). Each of its programs must wait for that kernel itself, by
+    ``gdc_wait``, before it reads what kernels of the backend write, writes anything, or ends; one that has no such wait
+    does not compile.
 
     ``steered``: it takes pointers where an operator's checks say so, even if all of its tensors lie so that the arch's
     fast way reaches them.

@@ -99,7 +99,7 @@ BuiltCall Builder::build_empty(CheckedCall call, const Device& device) noexcept 
     log_first_use(dispatch, i);
     if (!dispatch.plans[i].has_programs) continue;
     // What such a kernel waits for is a launch of this call, not whatever the stream had before.
-    const bool early = i && kernels[i]->begins_early && dispatch.plans[i - 1].has_programs;
+    const bool early = count && kernels[i]->begins_early;
     parts[count++] = {kernels[i], dispatch.kernels[i].entry().image, &dispatch.plans[i], early};
   }
   AOTRITON_TRY(write(call, device, {parts, count}, true, dispatch.workspace.offsets, stream));
