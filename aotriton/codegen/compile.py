@@ -97,7 +97,7 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
     place = {name: (index,) for index, name in enumerate(function.arg_names)}
     if list(place) != list(request["signature"]):
         raise RuntimeError(f"{kernel} takes {list(place)}, its description says {list(request['signature'])}")
-    source = GluonASTSource if functional.kernel.gluon else ASTSource
+    source = GluonASTSource if function.is_gluon() else ASTSource
     knobs.nvidia.dump_ptxas_log = True  # to stdout
     said = io.StringIO()
     try:

@@ -49,10 +49,16 @@ def problem_of(kernel: KernelDescription, keys: Keys, head_dim: int = 64) -> Pro
 
 
 def specs_of(problem: Problem) -> list[ImageSpec]:
-    rows = 16 if problem.kernel is ATTN_FWD_DECODE else 32
-    few = FEW["decode" if rows == 16 else "split"]
-    configs = [f"BLOCK_M={rows} BLOCK_N={n} EARLY=1 {few}" for n in (32, 64)]
-    configs.append(f"BLOCK_M={rows} BLOCK_N=64 EARLY=1 num_warps=4 num_stages=2")
+    if problem.kernel is ATTN_FWD_DECODE and problem.functional.level in OF_FP8:
+        most = 2**14 // int(problem.functional["BLOCK_DMODEL"])
+        configs = [
+            f"BLOCK_M=16 BLOCK_N={n} EARLY=1 num_warps=4 num_stages=2" for n in (most // 2, most) if 64 <= n <= 256
+        ]
+    else:
+        rows = 16 if problem.kernel is ATTN_FWD_DECODE else 32
+        few = FEW["decode" if rows == 16 else "split"]
+        configs = [f"BLOCK_M={rows} BLOCK_N={n} EARLY=1 {few}" for n in (32, 64)]
+        configs.append(f"BLOCK_M={rows} BLOCK_N=64 EARLY=1 num_warps=4 num_stages=2")
     return [ImageSpec.parse(problem.functional, one) for one in dict.fromkeys(configs)]
 
 
@@ -72,7 +78,7 @@ def opened(launcher: GpuLauncher, problem: Problem, store: ImageStore) -> Iterat
         launcher.close(one)
 
 
-@pytest.mark.parametrize("head_dim", [64, 256])
+@pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
 @pytest.mark.parametrize("kernel", [ATTN_FWD_DECODE, ATTN_FWD_SPLIT], ids=lambda one: one.name)
 @pytest.mark.parametrize("keys", LEVELS, ids=str)
 def test_candidates_are_right(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fp8_cases import types_of
 
-from aotriton.rules.arch import ARCHS, DTYPE_BYTES, ArchSpec, arch_spec
+from aotriton.rules.arch import ARCHS, DTYPE_BYTES, DTYPES, ArchSpec, arch_spec
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import IN_TREE, family, operator_of, source_module
 from aotriton.rules.family import kernel as kernel_named
@@ -152,7 +152,7 @@ def test_descriptions_match_the_kernels(kernel: KernelDescription) -> None:
     """tritonsrc/<family>/kernels/<function>.py has a function of this name with these arguments, constexprs marked; of
     each level.
     """
-    of_levels = {one.level: one for one in kernel.functionals(kernel.archs[0])}
+    of_levels = {one.level: one for arch in reversed(kernel.archs) for one in kernel.functionals(arch)}
     assert {one.function for one in of_levels.values()} == {kernel.function, *kernel.sources.values()}
     for one in of_levels.values():
         path = ROOT.joinpath(*source_module(kernel, one.function).split(".")[1:]).with_suffix(".py")
@@ -627,11 +627,15 @@ def test_keys_are_split_into_rounds_that_are_nearly_full() -> None:
     that tiles fill keeps them whole, and then nothing is left to combine.
     """
 
-    def of(batch: int, heads: int, heads_k: int, queries: int, keys: int, head_dim: int = 128, **scalars: int) -> Any:
+    def of(
+        batch: int, heads: int, heads_k: int, queries: int, keys: int, head_dim: int = 128, of_k: int = 0,
+        **scalars: int,
+    ) -> Any:  # fmt: skip
         sizes = {"batch": batch, "heads_q": heads, "heads_k": heads_k, "seqlen_q": queries, "seqlen_k": keys}
         sizes |= {"head_dim": head_dim, "head_dim_v": head_dim}
         scalars = scalars_of(ATTN_FWD_SPLIT, sizes, features=0, **scalars)
-        environment = Environment(sizes, scalars, {"BLOCK_M": 16, "AT_ONCE": 8}, multiprocessors=132)
+        tunables, types = {"BLOCK_M": 16, "AT_ONCE": 8}, {"k": of_k}
+        environment = Environment(sizes, scalars, tunables, frozenset(), 132, types)
         sizes |= derived_sizes(DECODE, environment)
         environment = replace(environment, sizes=sizes)
         programs = [evaluate(one.grid[0], environment) for one in (ATTN_FWD_DECODE, ATTN_FWD_COMBINE)]
@@ -643,6 +647,13 @@ def test_keys_are_split_into_rounds_that_are_nearly_full() -> None:
     assert of(64, 32, 8, 1, 8192) == (1, 8192, 512, 0)  # nearly two rounds
     assert of(40, 32, 8, 1, 4096) == (3, 1408, 960, 1280)  # 4 rounds: one, two and three are less than 85 % full
     assert of(16, 16, 16, 1, 4096, head_dim=64) == (3, 1408, 768, 256)  # 396 programs at once
+    assert of(16, 16, 16, 1, 4096, head_dim=64, of_k=DTYPES.index("fp8e4b8")) == of(16, 16, 16, 1, 4096, head_dim=64)
+    assert of(16, 16, 16, 1, 4096, head_dim=64, of_k=DTYPES.index("fp8e4nv")) == (
+        1,
+        4096,
+        256,
+        0,
+    )  # 264 programs at once
     assert of(1, 8, 8, 5, 32768) == (32, 1024, 8 * 32, 40)
     banded = {"level": 4, "lo": 32000, "hi": 32767}
     assert of(1, 32, 8, 1, 32768, **banded) == (6, 128, 48, 32)  # 768 keys of each row
@@ -901,6 +912,10 @@ def test_guards_of_single_kernels() -> None:
         assert refused(kernel, rows | {"seqlen_q": queries}, **features) == []
         other = ATTN_FWD_SPLIT if kernel is ATTN_FWD_DECODE else ATTN_FWD_DECODE
         assert len(refused(other, rows | {"seqlen_q": queries}, **features)) == 1
+    for queries, of_k, served in ((9, "fp8e4nv", True), (10, "fp8e4nv", False), (9, "fp8e4b8", False)):
+        sizes = rows | {"seqlen_q": queries, "head_dim_v": 64}
+        typed = Environment(sizes, {"longest_q": queries}, multiprocessors=132, other_dtypes={"k": DTYPES.index(of_k)})
+        assert bool(evaluate(ATTN_FWD_DECODE.guards[-1].condition, typed)) == served, of_k
     assert refused(ATTN_FWD_SPLIT, rows | {"seqlen_q": 147}) == ["more than 1024 rows of q share a head of k"]
     few = rows | {"seqlen_q": 3}
     weighted = ["it has bias, ALiBi or dropout"]

@@ -639,7 +639,7 @@ def test_no_image_takes_no_time() -> None:
     random = Random(0)
     for _ in range(FEWEST):
         shape = dict(own.draw(machine.functional, random))
-        call = timings.add_call(str(machine.functional), shape, scalars_of(machine.functional, shape))
+        call = timings.add_call(machine.functional, shape)
         parts = [
             (key, timings.row(key, call))
             for key in (timings.add_image(one, (one.config, *FACTS)) for one in (large, small))

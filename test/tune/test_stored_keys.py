@@ -41,10 +41,10 @@ def test_levels_of_8_bits_are_measured_where_rows_of_16_are(arch: str) -> None:
 
 
 def test_few_warps_are_candidates_of_few_rows_alone() -> None:
-    """One and two warps, two and three stages, and steps of 32 and 64 keys are candidates of each cell of decoding with
-    8 bits; rows of 16 bits have none of these warps.
+    """One and two warps, two and three stages, and steps of 32 and 64 keys are candidates of each cell of decoding from
+    pages; rows of 16 bits have none of these warps.
     """
-    for one in problems(KERNELS, "sm_90", 132, Wish()):
+    for one in problems(KERNELS, "sm_90", 132, Wish({"KEYS": [Keys.rows, Keys.pages]})):
         configs = {(c["num_warps"], c["num_stages"], c["BLOCK_N"], c["BLOCK_M"]) for c in
                    (dict(spec.tunables + spec.compile_options) for spec in space(one).candidates)}  # fmt: skip
         few = {config for config in configs if config[0] < 4}
@@ -53,16 +53,36 @@ def test_few_warps_are_candidates_of_few_rows_alone() -> None:
             assert {(w, s, n, 16) for w in (1, 2, 4) for s in (2, 3) for n in (32, 64)} <= configs, one
 
 
+def test_a_step_of_8_bits_has_as_many_bytes_as_registers_hold() -> None:
+    """Of few rows on Hopper: 16 KiB of keys or half of them, and 16 keys or more of each warp, in any search. Other
+    kernels have no step of 256 keys.
+    """
+    steps = {256: {64}, 128: {64, 128}, 64: {128, 256}, 32: {256}}
+    found = problems([ATTN_FWD_DECODE], "sm_90", 132, Wish({"KEYS": [*OF_ARCH["sm_90"]]}))
+    assert {one.functional.level for one in found} == {*OF_ARCH["sm_90"]}
+    for one in found:
+        configs = [dict(spec.tunables + spec.compile_options) for spec in space(one).candidates]
+        assert {c["BLOCK_N"] for c in configs} == steps[int(one.functional["BLOCK_DMODEL"])], one
+        assert {(c["num_warps"], c["num_stages"]) for c in configs} == {(4, 2)}
+        rich = [dict(spec.tunables + spec.compile_options) for spec in space(one, rich=True).candidates]
+        assert all(c["BLOCK_N"] >= 16 * c["num_warps"] and c["num_stages"] == 2 for c in rich)
+    for one in problems([ATTN_FWD_DECODE], "sm_90", 132, Wish({"KEYS": [Keys.rows, Keys.pages]})):
+        assert max(dict(spec.tunables)["BLOCK_N"] for spec in space(one).candidates) <= 128
+
+
 @pytest.mark.parametrize("keys", OF_CACHES[1:], ids=str)
 def test_calls_are_drawn_that_a_backend_serves(keys: Keys) -> None:
-    """By their sizes; each is served by one of the kernels, both have some; columns fill vectors, rows fill pages."""
+    """By their sizes; each is served by one of the kernels, or by both of up to 64 rows of 8 bits on Hopper, both have
+    some; columns fill vectors, rows fill pages.
+    """
     random, served = Random(1), [0, 0]
     for head_dim in (32, 256):
         functionals = [functional_of(keys, kernel, head_dim) for kernel in KERNELS]
         for _ in range(100):
             sizes = dict(OWN.draw(functionals[0], random))
             by = [is_served(one, sizes, 132) for one in functionals]
-            assert sum(by) == 1, sizes
+            rows = sizes["seqlen_q"] * sizes["heads_q"] // sizes["heads_k"]
+            assert sum(by) == 1 + (keys in OF_ARCH["sm_90"] and 16 < rows <= 64), sizes
             served = [a + b for a, b in zip(served, by, strict=True)]
             assert sizes["head_dim"] % (16 if keys in OF_FP8 else 8) == 0
             assert sizes["head_dim"] <= head_dim

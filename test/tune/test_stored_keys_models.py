@@ -42,7 +42,7 @@ from aotriton.tune.workers.gpu_process import GpuProcess
 CHOICES: dict[str, Any] = {"BLOCK_DMODEL": 64, "CAUSAL": False, "ADDRESSING": "descriptor"}
 NARROW = ATTN_FWD_DECODE.functional("sm_90", T="bf16", KEYS=Keys.fp8e4nv, **CHOICES)
 CONFIGS = {
-    ATTN_FWD_DECODE: [f"BLOCK_M=16 BLOCK_N={n} EARLY=1 num_warps=1 num_stages=3" for n in (32, 64)],
+    ATTN_FWD_DECODE: [f"BLOCK_M=16 BLOCK_N={n} EARLY=1 num_warps=4 num_stages=2" for n in (128, 256)],
     ATTN_FWD_SPLIT: [f"BLOCK_M={m} BLOCK_N=64 EARLY=1 num_warps=4 num_stages=2" for m in (32, 64)],
     ATTN_FWD_COMBINE: [f"AT_ONCE={n} EARLY=1 num_warps=4 num_stages=1" for n in (8, 16)],
 }
@@ -157,7 +157,8 @@ def test_a_level_is_timed_fitted_and_shipped(tmp_path: Path, monkeypatch: pytest
         assert [one.functional for one in samples] == [str(NARROW)] * len(drawn)
         for one in samples:
             rows = int(str(one.shape["seqlen_q"])) * int(str(one.shape["heads_q"])) // int(str(one.shape["heads_k"]))
-            assert [timing.backend for timing in one.timings] == ["decode" if rows <= 16 else "split"] * 2
+            backends = ["decode"] * (rows <= 64) + ["split"] * (rows > 16)
+            assert sorted(timing.backend for timing in one.timings) == sorted(2 * backends)
         fit_models(database, [ATTN_FWD], "sm_90")
         compile_shipped(database, [ATTN_FWD], "sm_90", standin_images, store, None)
         found, facts = database.models("sm_90"), database.evidence.facts()

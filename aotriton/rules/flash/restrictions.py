@@ -8,6 +8,7 @@ from typing import TypeGuard
 from aotriton.rules.arch import DTYPE_BYTES
 from aotriton.rules.flash.common import BF16_PRODUCTS, FULL, WIDE, tiled_side
 from aotriton.rules.kernel import Argument, Config, Functional, KernelDescription, Restriction, Tensor
+from aotriton.tritonsrc.flash.lib import constants
 
 # The least rows and columns of tiles in 16 bits; on Hopper half of them of WIDE ones. Smaller ones are for fp32.
 LEAST_OF_HALVES = {
@@ -17,6 +18,8 @@ LEAST_OF_HALVES = {
 MOST_OF_FP32 = 2048  # scores of a tile; a fourth of them in WIDE ones
 MOST_ROWS_OF_FEW = 32  # of a tile that is worth trying with one or two warps
 WIDE_ROWS_OF_DQ = 64  # on gfx942
+MOST_KEYS_OF_STEP = 128
+MOST_BYTES_OF_STEP = 2**14  # of keys, and as many of values, that the registers of four warps hold
 BAND_REGISTERS = 64  # of a thread, beside its accumulators: the least with which images with a band spill nothing
 
 
@@ -156,6 +159,25 @@ def _few_warps_of_split(functional: Functional, keys: Mapping[str, int], config:
     return config["num_warps"] < 4 and (not functional.level or config["BLOCK_M"] > MOST_ROWS_OF_FEW)
 
 
+def _by_registers(functional: Functional) -> bool:
+    """Whether it is decoding's on Hopper, whose keys and values go to registers."""
+    return functional.function.startswith("attn_fwd_hopper_decode")
+
+
+def _not_of_warps(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    few = min(functional.kernel.compile_option_values("cuda")["num_stages"])
+    return _by_registers(functional) and (
+        config["BLOCK_N"] < constants.PAGE_STEP * config["num_warps"] or config["num_stages"] != few
+    )
+
+
+def _other_step(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    if not _by_registers(functional):
+        return config["BLOCK_N"] > MOST_KEYS_OF_STEP
+    most = MOST_BYTES_OF_STEP // _head_dim(functional)
+    return not most // 2 <= config["BLOCK_N"] <= most or config["num_warps"] != 4
+
+
 def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     return _shared_bytes(functional, config) > functional.arch_spec.shared_limit
 
@@ -194,4 +216,12 @@ SPLIT_RESTRICTIONS = (
     Restriction("one or two warps are for pages and keys of 8 bits, and few rows", _few_warps_of_split, certain=False),
     Restriction("the accumulators do not fit in the registers", _certain_spill),
     Restriction("the tiles do not fit in shared memory", _too_much_shared),
+)
+
+DECODE_RESTRICTIONS = (
+    *SPLIT_RESTRICTIONS,
+    # Stages make no other image there.
+    Restriction("each warp has 16 keys of a step, or more, and registers for the next step", _not_of_warps),
+    # Of more keys a step has more bytes under way, as long as registers last.
+    Restriction("a step has the bytes that registers or shared memory hold", _other_step, certain=False),
 )

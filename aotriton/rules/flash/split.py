@@ -21,7 +21,7 @@ from aotriton.rules.expression import (
     tunable,
 )
 from aotriton.rules.flash import common as c
-from aotriton.rules.flash.restrictions import SPLIT_RESTRICTIONS
+from aotriton.rules.flash.restrictions import DECODE_RESTRICTIONS, SPLIT_RESTRICTIONS
 from aotriton.rules.kernel import (
     MOST_COUNTED,
     Argument,
@@ -38,9 +38,12 @@ from aotriton.rules.operators import Backend, DerivedSize
 from aotriton.rules.work import BAND, NONE, WHOLE, Work
 from aotriton.tritonsrc.flash.lib import constants
 
-# Rows of the query heads that share a key head: a decoding step's, and the most that may be split, as partial results
-# of more are too much memory.
-DECODED_ROWS, MOST_ROWS = 16, 1024
+# Rows of the query heads that share a key head: a decoding step's, those of some tiles of them, and the most that may
+# be split, as partial results of more are too much memory.
+DECODED_ROWS, ROWS_OF_TILES, MOST_ROWS = 16, 64, 1024
+# Whether keys have the 8 bits that a kernel of its own decodes on Hopper, up to ROWS_OF_TILES: tiles of the same keys
+# run together, and find them in the L2 cache.
+OF_HOPPER = c.is_of(c.FORWARD_K, "fp8e4nv")
 
 # Keys are split so that as few rounds of programs as possible are nearly full: of 18 calls on an H200 this takes 0.9 %
 # more than the best number of splits in the mean, and 7 % at most (bench/notes/attention.md).
@@ -51,7 +54,7 @@ MOST_ROUNDS, NEARLY_FULL = 4, (17, 20)
 ROUNDS_OF_LENGTHS = 8
 FEWEST_STEPS_OF_LENGTHS = 8, 32
 # Programs of a multiprocessor, by their registers.
-_AT_ONCE = multiprocessors() * choose(size("head_dim") <= 64, 3, 2)
+_AT_ONCE = multiprocessors() * choose(OF_HOPPER, 2, choose(size("head_dim") <= 64, 3, 2))
 
 ROWS = scalar("longest_q") * c.GROUP
 _HEADS = c.ALL_SEQUENCES * size("heads_k")
@@ -252,15 +255,25 @@ ATTN_FWD_DECODE = replace(
     ATTN_FWD_SPLIT,
     name="attn_fwd_decode",
     source=ATTN_FWD_SPLIT.name,
-    tunables=(
-        *by_vendor(cuda={"BLOCK_M": (DECODED_ROWS,)}, hip={"BLOCK_M": (DECODED_ROWS,)}),
-        *(one for one in ATTN_FWD_SPLIT.tunables if one.name != "BLOCK_M"),
+    sources={
+        **ATTN_FWD_SPLIT.sources,
+        Keys.fp8e4nv: "attn_fwd_hopper_decode",
+        Keys.pages_fp8e4nv: "attn_fwd_hopper_decode_paged",
+    },
+    tunables=by_vendor(
+        {"EARLY": 0},
+        cuda={"BLOCK_M": (DECODED_ROWS,), "BLOCK_N": (32, 64, 128, 256), "EARLY": (1,)},
+        hip={"BLOCK_M": (DECODED_ROWS,), "BLOCK_N": (32, 64), "EARLY": (0,)},
     ),
     guards=(
         *GUARDS,
         c.GUARD_INVARIANT,
-        Guard(ROWS <= DECODED_ROWS, f"more than {DECODED_ROWS} rows of q share a head of k"),
+        Guard(
+            choose(OF_HOPPER, ROWS_OF_TILES, DECODED_ROWS) >= ROWS,
+            f"more than {DECODED_ROWS} rows of q share a head of k, or {ROWS_OF_TILES} where it has 8 bits",
+        ),
     ),
+    restrictions=DECODE_RESTRICTIONS,
 )
 
 ATTN_FWD_COMBINE = KernelDescription(

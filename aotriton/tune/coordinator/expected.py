@@ -8,6 +8,7 @@ from math import sqrt
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.kernel import Functional
 from aotriton.rules.work import TERMS, Work, terms
+from aotriton.tune.problem.family import types_at_level
 from aotriton.tune.problem.problems import scalars_of
 from aotriton.tune.search.space import COST, WARP, Config
 
@@ -29,13 +30,14 @@ def expected(
     if work is None:
         return {}
     scalars, multiprocessors = scalars_of(functional, sizes), functional.arch_spec.multiprocessors
-    decisive = work.tunables
+    types, decisive = types_at_level(functional), work.tunables
     by_tile: dict[Config, dict[str, float]] = {}  # hundreds of configs have some ten tiles
     found = {}
     for config in configs:
         tile = tuple(pair for pair in config if pair[0] in decisive)
         if tile not in by_tile:
-            by_tile[tile] = _of_tile(work, Environment(sizes, scalars, dict(tile), multiprocessors=multiprocessors))
+            environment = Environment(sizes, scalars, dict(tile), frozenset(), multiprocessors, types)
+            by_tile[tile] = _of_tile(work, environment)
         facts = by_tile[tile]
         found[config] = {**facts, WARP: facts["tile"] / dict(config).get("num_warps", 1)}
     return found

@@ -19,7 +19,7 @@ from aotriton.rules.kernel import parse_functional
 from aotriton.rules.operators import Operator
 from aotriton.rules.work import WORTH_SHIPPING, terms
 from aotriton.tune.problem.candidates import spec_of
-from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.family import tuning, types_at_level
 from aotriton.tune.problem.problems import scalars_of
 
 
@@ -95,6 +95,7 @@ def _predicted(spec: ImageSpec, model: Model, sizes: Mapping[str, int], multipro
     steps = (step for one in (*work.of_call, *work.of_tile) for step in one.postfix())
     others = {str(name): 0 for code, name in steps if code == "scalar"}  # as problems have them
     scalars = others | scalars_of(spec.functional, sizes)
-    environment = Environment(sizes, scalars, dict(spec.tunables), multiprocessors=multiprocessors)
+    types = types_at_level(spec.functional)
+    environment = Environment(sizes, scalars, dict(spec.tunables), frozenset(), multiprocessors, types)
     of_call = terms(work, environment, model.occupancy)
     return sum(one * term for one, term in zip(model.coefficients, of_call, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aotriton.rules.database.rows import Sample
 from aotriton.rules.expression import Environment
@@ -12,6 +12,7 @@ from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Backend, Operator
 from aotriton.rules.work import terms
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs
+from aotriton.tune.problem.family import types_at_level
 from aotriton.tune.problem.problems import scalars_of
 
 Facts = tuple[str, int, int]  # of an image: config, registers, bytes of shared memory
@@ -52,15 +53,16 @@ class Timings:
         self.observations: list[Observation] = []
         self.specs: dict[ImageKey, tuple[ImageSpec, int]] = {}
         self.calls: dict[str, list[str]] = {}  # by the lead's functional: the keys of its calls
-        self.environments: dict[str, tuple[Mapping[str, int], Mapping[str, int]]] = {}  # sizes and scalars, by call
+        self.environments: dict[str, Environment] = {}  # by call
         self.served: dict[str, dict[str, list[set[ImageKey]]]] = {}  # and by backend: the images of each kernel
         self.sessions: dict[tuple[str, str], dict[int, set[ImageKey]]] = {}  # by kernel and functional, what each timed
 
-    def add_call(self, functional: str, sizes: Mapping[str, int], scalars: Mapping[str, int]) -> str:
+    def add_call(self, functional: Functional, sizes: Mapping[str, int]) -> str:
         """Adds a call of the lead's functional, and returns its key."""
-        call = f"{scalars}{sorted(sizes.items())}"
-        self.calls.setdefault(functional, []).append(call)
-        self.environments[call] = sizes, scalars
+        scalars, types = scalars_of(functional, sizes), types_at_level(functional)
+        call = f"{scalars}{sorted(sizes.items())}{types}"
+        self.calls.setdefault(str(functional), []).append(call)
+        self.environments[call] = Environment(sizes, scalars, {}, frozenset(), self.multiprocessors, types)
         return call
 
     def add_image(self, spec: ImageSpec, facts: Facts) -> ImageKey:
@@ -75,9 +77,7 @@ class Timings:
             spec, fitting = self.specs[key]
             work = spec.functional.kernel.work
             assert work, f"{spec.functional.kernel.name} does not say what it computes"
-            environment = Environment(
-                *self.environments[call], dict(spec.tunables), multiprocessors=self.multiprocessors
-            )
+            environment = replace(self.environments[call], tunables=dict(spec.tunables))
             rows = self.rows.setdefault(key, [])
             self.seen[key, call] = len(rows)
             rows.append(terms(work, environment, fitting))
@@ -126,7 +126,7 @@ def add_sample(
 ) -> None:
     """Adds the timings of one shape; those of another kernel source are left out."""
     functional, sizes = operator.sampled_functional(arch, sample.functional), _sizes(sample)
-    call = timings.add_call(sample.functional, sizes, scalars_of(functional, sizes))
+    call = timings.add_call(functional, sizes)
     for timing in sample.timings:
         backend = backends.get(timing.backend)
         if backend is None or len(timing.images) != len(backend.timed_kernels):
@@ -153,7 +153,7 @@ def add_sample(
 
 def add_apart(timings: Timings, backends: Mapping[str, Backend], call: Apart, facts: Mapping[str, Facts]) -> None:
     """Adds the times of single images; those of another kernel source are left out."""
-    of_call = timings.add_call(str(call.functional), call.shape, scalars_of(call.functional, call.shape))
+    of_call = timings.add_call(call.functional, call.shape)
     for name, of_backend in call.times.items():
         served = timings.served_by(str(call.functional), backends[name])
         for kernel, times, images in zip(backends[name].timed_kernels, of_backend, served, strict=True):

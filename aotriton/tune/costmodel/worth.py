@@ -79,7 +79,7 @@ def _ways(
     """
     import numpy as np
 
-    sizes = timings.environments[call][0]
+    sizes = timings.environments[call].sizes
     own: dict[KernelDescription, str] = {}
 
     def serves(key: ImageKey) -> bool:

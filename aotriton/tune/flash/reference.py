@@ -11,6 +11,7 @@ from functools import cached_property
 from math import log, sqrt
 from typing import TYPE_CHECKING
 
+from aotriton.rules.arch import DTYPES
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import operator_of
 from aotriton.rules.flash.append import KV_APPEND
@@ -19,7 +20,7 @@ from aotriton.rules.flash.common import BANDED, PLAIN
 from aotriton.rules.flash.fp8 import TURNED
 from aotriton.rules.flash.invariant import INVARIANT
 from aotriton.rules.flash.planned import PLANNED, TILE_ROWS
-from aotriton.rules.flash.split import SPLIT, Keys
+from aotriton.rules.flash.split import OF_8_BITS, SPLIT, Keys
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.rules.operators import Backend, derived_sizes
 from aotriton.tune.flash import stored_keys
@@ -239,7 +240,9 @@ class Attention:
         sizes |= {"seqlen_q": self.seqlen_q, "seqlen_k": self.seqlen_k}
         sizes |= {"head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
         scalars = {name: int(value) for name, value in self.scalars.items() if name != "sm_scale"}
-        return sizes | derived_sizes(backend, Environment(sizes, scalars, multiprocessors=self.multiprocessors))
+        types = {name: DTYPES.index(OF_8_BITS[self.keys]) for name in stored_keys.narrow(self.keys)}
+        environment = Environment(sizes, scalars, {}, frozenset(), self.multiprocessors, types)
+        return sizes | derived_sizes(backend, environment)
 
     def _any_sum(self, like: torch.Tensor, seed: int) -> torch.Tensor:
         import torch

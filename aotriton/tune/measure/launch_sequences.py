@@ -16,7 +16,7 @@ from aotriton.rules.operators import Backend, derived_sizes
 from aotriton.tune.measure.clock import AGAIN, Clocks, GpuClock, HostBehind
 from aotriton.tune.measure.requests import Draw, LaunchSequence, Request
 from aotriton.tune.problem.dtypes import NAMES
-from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.family import tuning, types_at_level
 
 # Rounds by how long the fastest sequence takes, in µs: 10 µs vary by 4 % from one launch to the next, 200 µs by 0.5 %.
 ROUNDS = ((20.0, 25), (50.0, 15), (200.0, 9), (2000.0, 5), (float("inf"), 3))
@@ -105,9 +105,9 @@ class Sequences:
             asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "tunable"}
             tunables: Mapping[str, int] = next(r.tunables for r in sequence.requests if asked <= set(r.tunables))
             numbers = {name: int(value) for name, value in scalars.items()}
-            sizes |= derived_sizes(
-                backend, Environment(sizes, numbers, tunables, multiprocessors=self._multiprocessors)
-            )
+            types = types_at_level(draw.functional)
+            environment = Environment(sizes, numbers, tunables, frozenset(), self._multiprocessors, types)
+            sizes |= derived_sizes(backend, environment)
         made = {one.name: self._empty(one, sizes, str(draw.functional["T"])) for one in backend.workspace}
         of_lead = draw.functional.kernel is operator_of(draw.functional.kernel).lead
         return made if not of_lead or all(tensor.numel() for tensor in made.values()) else None

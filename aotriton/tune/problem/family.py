@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aotriton.rules.arch import DTYPES
 from aotriton.rules.family import family
 from aotriton.rules.kernel import Functional, KernelDescription, Tensor
 from aotriton.tune.problem.accuracy import Check
@@ -161,6 +162,12 @@ def given_at_level(functional: Functional) -> Set[str]:
         return frozenset()
     own = tuning(functional.kernel.family)
     return own.given(functional) if hasattr(own, "given") else frozenset()
+
+
+def types_at_level(functional: Functional) -> dict[str, int]:
+    """The operands that have a type of their own in measured calls, as ``Environment.other_dtypes``."""
+    tensors = (one for one in functional.kernel.arguments if isinstance(one, Tensor) and functional.level in one.dtypes)
+    return {one.operand.typed_as or one.operand.name: DTYPES.index(one.dtypes[functional.level]) for one in tensors}
 
 
 def results_of(kernel: KernelDescription) -> list[Tensor]:

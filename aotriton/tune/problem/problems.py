@@ -13,7 +13,7 @@ from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import kernel as description
 from aotriton.rules.family import operator_of
 from aotriton.rules.kernel import Functional, KernelDescription, Value, parse_functional
-from aotriton.tune.problem.family import given_at_level, scalars_of_level, tuning
+from aotriton.tune.problem.family import given_at_level, scalars_of_level, tuning, types_at_level
 
 Cell = tuple[int, ...]
 Shape = tuple[tuple[str, int], ...]  # the sizes of the tensors by name
@@ -130,11 +130,11 @@ def is_served(
     """
     sizes = tuning(functional.kernel.family).sizes(sizes) if sizes and _guards_sizes(functional.kernel) else sizes
     called = called or functional
-    present = given_at_level(called)
+    present, types = given_at_level(called), types_at_level(called)
     measured = scalars_of(functional, sizes) | scalars_of(called, sizes) if sizes else _pinned(functional)
     for guard in functional.kernel.all_guards(sizes.keys()):
         named = dict.fromkeys(guard.scalars, 0)
-        environment = Environment(sizes, named | measured, present=present, multiprocessors=multiprocessors)
+        environment = Environment(sizes, named | measured, {}, present, multiprocessors, types)
         if not evaluate(guard.condition, environment):
             return False
     return True

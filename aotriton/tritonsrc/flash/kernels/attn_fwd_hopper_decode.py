@@ -1,0 +1,76 @@
+"""Attention forward for few queries on keys of 8 bits, for Hopper."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from aotriton.tritonsrc.flash.lib.hopper_decode import decode
+from aotriton.tritonsrc.flash.lib.partial import launch_next
+
+
+@gluon.jit
+def attn_fwd_hopper_decode(
+    Q,
+    K,
+    V,
+    Out,
+    L,
+    Partial,
+    PartialL,
+    store_lse,
+    sm_scale,
+    stride_q_b,
+    stride_q_h,
+    stride_q_s,
+    stride_k_b,
+    stride_k_h,
+    stride_k_s,
+    stride_v_b,
+    stride_v_h,
+    stride_v_s,
+    stride_out_b,
+    stride_out_h,
+    stride_out_s,
+    num_heads_q,
+    num_heads_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    width_qk,
+    width_v,
+    lo,
+    hi,
+    features,
+    softcap,
+    Sinks,
+    CuSeqlensQ,
+    CuSeqlensK,
+    SequsedQ,
+    SequsedK,
+    longest,
+    rows_of_all,
+    splits,
+    keys_of_split,
+    KDescale,
+    VDescale,
+    stride_kdescale_b,
+    stride_kdescale_h,
+    stride_vdescale_b,
+    stride_vdescale_h,
+    descales,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_DMODEL: gl.constexpr,
+    EARLY: gl.constexpr,
+):
+    """Arguments, grid and results as of attn_fwd_split_fp8, but that K and V are aligned, and so are their rows, to 16
+    bytes. BLOCK_M is 16; BLOCK_N keys of a step are 16 or more for each warp.
+    """
+    launch_next(EARLY)
+    decode(
+        Q, K, V, Out, L, Partial, PartialL, store_lse, sm_scale, stride_q_b, stride_q_h, stride_q_s,
+        stride_k_b, stride_k_h, stride_k_s, stride_v_b, stride_v_h, stride_v_s,
+        stride_out_b, stride_out_h, stride_out_s, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
+        width_qk, width_v, lo, hi, features, softcap, Sinks, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK,
+        longest, rows_of_all, splits, keys_of_split, SequsedK, 0, 0, 0,
+        KDescale, VDescale, stride_kdescale_b, stride_kdescale_h, stride_vdescale_b, stride_vdescale_h, descales,
+        BLOCK_M, BLOCK_N, BLOCK_DMODEL, False,
+    )  # fmt: skip
