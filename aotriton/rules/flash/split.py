@@ -41,22 +41,24 @@ from aotriton.tritonsrc.flash.lib import constants
 # Rows of the query heads that share a key head: a decoding step's, those of some tiles of them, and the most that may
 # be split, as partial results of more are too much memory.
 DECODED_ROWS, ROWS_OF_TILES, MOST_ROWS = 16, 64, 1024
-# Whether keys have the 8 bits that a kernel of its own decodes on Hopper, up to ROWS_OF_TILES: tiles of the same keys
-# run together, and find them in the L2 cache.
-OF_HOPPER = c.is_of(c.FORWARD_K, "fp8e4nv")
+ROWS = scalar("longest_q") * c.GROUP
+# Keys of these 8 bits have a kernel of their own on Hopper, up to ROWS_OF_TILES: tiles of the same keys run together,
+# and find them in the L2 cache.
+_OF_HOPPER = c.is_of(c.FORWARD_K, "fp8e4nv")
+_BY_REGISTERS = _OF_HOPPER & (ROWS <= ROWS_OF_TILES)
 
 # Keys are split so that as few rounds of programs as possible are nearly full: of 18 calls on an H200 this takes 0.9 %
 # more than the best number of splits in the mean, and 7 % at most (bench/notes/attention.md).
 STEP, FEWEST_STEPS = 64, 2  # keys, and steps of a split
 MOST_ROUNDS, NEARLY_FULL = 4, (17, 20)
 # Sequences of different lengths leave programs without keys: more of them fill the rounds that remain, as long as what
-# they hand on is a sixteenth of what they read, of a decoding step's rows and of more.
-ROUNDS_OF_LENGTHS = 8
-FEWEST_STEPS_OF_LENGTHS = 8, 32
+# they hand on is a sixteenth of what they read, of a decoding step's rows and of more. By registers a step takes half as
+# long, and a program as long to begin.
+ROUNDS_OF_LENGTHS = choose(_BY_REGISTERS, 4, 8)
+FEWEST_STEPS_OF_LENGTHS = choose(_BY_REGISTERS, 32, choose(ROWS <= DECODED_ROWS, 8, 32))
 # Programs of a multiprocessor, by their registers.
-_AT_ONCE = multiprocessors() * choose(OF_HOPPER, 2, choose(size("head_dim") <= 64, 3, 2))
+_AT_ONCE = multiprocessors() * choose(_BY_REGISTERS, 2, choose(size("head_dim") <= 64, 3, 2))
 
-ROWS = scalar("longest_q") * c.GROUP
 _HEADS = c.ALL_SEQUENCES * size("heads_k")
 _TILES = maximum(_HEADS * ceil_divide(ROWS, 64), 1)
 # The most keys that a tile sees: a band has so many for each row.
@@ -78,7 +80,7 @@ def _splits_of_rounds(rounds: int = 1) -> Expression:
 
 _OF_LENGTHS = minimum(
     quotient(_AT_ONCE * ROUNDS_OF_LENGTHS, _TILES),
-    quotient(_STEPS, choose(ROWS <= DECODED_ROWS, *FEWEST_STEPS_OF_LENGTHS)),
+    quotient(_STEPS, FEWEST_STEPS_OF_LENGTHS),
 )
 _OF_CALL = maximum(_splits_of_rounds(), choose(c.LENGTHS_ON_HOST, 1, _OF_LENGTHS))
 _WISHED = minimum(maximum(_OF_CALL, 1), ceil_divide(_STEPS, FEWEST_STEPS))
@@ -269,7 +271,7 @@ ATTN_FWD_DECODE = replace(
         *GUARDS,
         c.GUARD_INVARIANT,
         Guard(
-            choose(OF_HOPPER, ROWS_OF_TILES, DECODED_ROWS) >= ROWS,
+            choose(_OF_HOPPER, ROWS_OF_TILES, DECODED_ROWS) >= ROWS,
             f"more than {DECODED_ROWS} rows of q share a head of k, or {ROWS_OF_TILES} where it has 8 bits",
         ),
     ),

@@ -412,6 +412,8 @@ def decode(
         first, clear, full, after = visited_by_rows(of, first_row // group, (first_row + ROWS + group - 1) // group)
         begin = first + split * keys_of_split
         end = gl.minimum(begin + keys_of_split, after)
+        # Of a part without keys neither these nor their pages are looked for.
+        begin, end = gl.where(begin < end, begin, 0), gl.where(begin < end, end, 0)
         K_WORDS: gl.constexpr = layout_of_words(WARPS, BLOCK_N // (WARPS * GROUP), COLUMNS, True)
         V_WORDS: gl.constexpr = layout_of_words(WARPS, BLOCK_N // (WARPS * GROUP), COLUMNS, False)
         part = Part(begin, end, BlockTable + index.to(gl.int64) * stride_table, page_size, magic, PAGED)
