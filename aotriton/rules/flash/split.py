@@ -52,8 +52,8 @@ _BY_REGISTERS = _OF_HOPPER & (ROWS <= ROWS_OF_TILES)
 STEP, FEWEST_STEPS = 64, 2  # keys, and steps of a split
 MOST_ROUNDS, NEARLY_FULL = 4, (17, 20)
 # Sequences of different lengths leave programs without keys: more of them fill the rounds that remain, as long as what
-# they hand on is a sixteenth of what they read, of a decoding step's rows and of more. By registers a step takes half as
-# long, and a program as long to begin.
+# they hand on is a sixteenth of what they read, of a decoding step's rows and of more. By registers a step takes half
+# as long, and a program as long to begin.
 ROUNDS_OF_LENGTHS = choose(_BY_REGISTERS, 4, 8)
 FEWEST_STEPS_OF_LENGTHS = choose(_BY_REGISTERS, 32, choose(ROWS <= DECODED_ROWS, 8, 32))
 # Programs of a multiprocessor, by their registers.
