@@ -48,6 +48,8 @@ def test_results_are_of_the_numbers_times_their_scales(launch: Any, case: Case, 
         pool = in_pages(case, given["k"], given["v"], 48)
         given |= {"k": pool.k, "v": pool.v, "block_table": pool.table}
         pages = pool.seqlen_k
-    backend = DECODE if max(case.lengths_q) * case.group <= 16 else SPLIT
+    # On Hopper few rows have a kernel in Gluon, which no interpreter runs: test/gpu/test_fp8_keys.py has it.
+    few = max(case.lengths_q) * case.group <= 16 and keys != Keys.fp8e4nv
+    backend = DECODE if few else SPLIT
     results = forward(launch, case, given, (8, 132)[case.number % 3 == 0], pages, backend, keys)
     assert_right(case, call, results, truth(call), plain)
