@@ -36,7 +36,7 @@ def expected(
     for config in configs:
         tile = tuple(pair for pair in config if pair[0] in decisive)
         if tile not in by_tile:
-            environment = Environment(sizes, scalars, dict(tile), frozenset(), multiprocessors, types)
+            environment = Environment(sizes, scalars, dict(tile), multiprocessors=multiprocessors, other_dtypes=types)
             by_tile[tile] = _of_tile(work, environment)
         facts = by_tile[tile]
         found[config] = {**facts, WARP: facts["tile"] / dict(config).get("num_warps", 1)}

@@ -95,7 +95,9 @@ def _predicted(spec: ImageSpec, model: Model, sizes: Mapping[str, int], multipro
     steps = (step for one in (*work.of_call, *work.of_tile) for step in one.postfix())
     others = {str(name): 0 for code, name in steps if code == "scalar"}  # as problems have them
     scalars = others | scalars_of(spec.functional, sizes)
-    types = types_at_level(spec.functional)
-    environment = Environment(sizes, scalars, dict(spec.tunables), frozenset(), multiprocessors, types)
+    environment = Environment(
+        sizes, scalars, dict(spec.tunables), multiprocessors=multiprocessors,
+        other_dtypes=types_at_level(spec.functional),
+    )  # fmt: skip
     of_call = terms(work, environment, model.occupancy)
     return sum(one * term for one, term in zip(model.coefficients, of_call, strict=True))

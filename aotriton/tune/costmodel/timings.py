@@ -62,7 +62,7 @@ class Timings:
         scalars, types = scalars_of(functional, sizes), types_at_level(functional)
         call = f"{scalars}{sorted(sizes.items())}{types}"
         self.calls.setdefault(str(functional), []).append(call)
-        self.environments[call] = Environment(sizes, scalars, {}, frozenset(), self.multiprocessors, types)
+        self.environments[call] = Environment(sizes, scalars, multiprocessors=self.multiprocessors, other_dtypes=types)
         return call
 
     def add_image(self, spec: ImageSpec, facts: Facts) -> ImageKey:

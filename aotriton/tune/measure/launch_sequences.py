@@ -105,8 +105,10 @@ class Sequences:
             asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "tunable"}
             tunables: Mapping[str, int] = next(r.tunables for r in sequence.requests if asked <= set(r.tunables))
             numbers = {name: int(value) for name, value in scalars.items()}
-            types = types_at_level(draw.functional)
-            environment = Environment(sizes, numbers, tunables, frozenset(), self._multiprocessors, types)
+            environment = Environment(
+                sizes, numbers, tunables, multiprocessors=self._multiprocessors,
+                other_dtypes=types_at_level(draw.functional),
+            )  # fmt: skip
             sizes |= derived_sizes(backend, environment)
         made = {one.name: self._empty(one, sizes, str(draw.functional["T"])) for one in backend.workspace}
         of_lead = draw.functional.kernel is operator_of(draw.functional.kernel).lead

@@ -134,7 +134,9 @@ def is_served(
     measured = scalars_of(functional, sizes) | scalars_of(called, sizes) if sizes else _pinned(functional)
     for guard in functional.kernel.all_guards(sizes.keys()):
         named = dict.fromkeys(guard.scalars, 0)
-        environment = Environment(sizes, named | measured, {}, present, multiprocessors, types)
+        environment = Environment(
+            sizes, named | measured, present=present, multiprocessors=multiprocessors, other_dtypes=types
+        )
         if not evaluate(guard.condition, environment):
             return False
     return True
