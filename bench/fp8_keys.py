@@ -1,4 +1,4 @@
-"""Decoding with keys and values of 8 bits beside those of 16, the same calls in turns in one process.
+"""Decoding, and chunks of prompts, with keys and values of 8 bits beside those of 16, in turns in one process.
 
 python bench/fp8_keys.py --json bench/results/h100-fp8-keys.json
 python bench/fp8_keys.py --from bench/results/h100-fp8-keys.json   # the table again, without a GPU
@@ -38,8 +38,14 @@ CELLS = (
     Cell(128, 28, 4, 1, 8192, 128),
     Cell(8, 32, 8, 4, 8192, 128),
     Cell(4, 64, 8, 4, 32768, 128),
+    # Chunks of prompts
     Cell(1, 32, 8, 128, 32768, 128),
+    Cell(1, 32, 8, 2048, 16384, 128),
+    Cell(4, 32, 8, 512, 8192, 128),
+    Cell(1, 32, 8, 512, 16384, 64),
+    Cell(1, 16, 4, 512, 8192, 256),
 )
+FEWEST_QUERIES = 64  # of a chunk
 
 
 def _given(cell: Cell) -> dict[str, dict[str, Any]]:
@@ -126,6 +132,11 @@ def measure(rounds: int) -> Iterator[dict[str, Any]]:
             raise RuntimeError(f"{cell}: {wrong}")
         samples = race(calls, rounds)
         yield row | {"us": {name: statistics.median(samples[name]) for name in calls}}
+
+
+def is_chunk(row: Mapping[str, Any]) -> bool:
+    """Whether the call is a chunk of a prompt, and no decoding step."""
+    return bool(row["cell"]["queries"] >= FEWEST_QUERIES)
 
 
 def gain(row: Mapping[str, Any], of: str = ROWS, by: str = NARROW) -> float:

@@ -74,9 +74,18 @@ def serve() -> None:
                 Path(request["binary"]).write_bytes(binary)
                 answer: dict[str, Any] = {"metadata": metadata}
             except Exception as error:  # any exception of the compiler is this image's result
-                answer = {"error": f"{type(error).__name__}: {error}"}
+                answer = {"error": _said(error)}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
+
+
+def _said(error: BaseException) -> str:
+    """What an error says, and the first of those that it came from: of a call of a call Triton's says only where."""
+    first = error
+    while first.__cause__:
+        first = first.__cause__
+    lines = [f"{type(one).__name__}: {one}" for one in (error, first)]
+    return "\n".join(dict.fromkeys(lines))
 
 
 def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:

@@ -175,7 +175,7 @@ def plan(
                 own = models.are_of_level(functional)
                 shipped = models.shipped(functional) if own or name in own_shapes else []
                 worth = [one for one in shipped if specs.fitting(one.config) and (not kept or one in kept)]
-                worth = worth if own else worth[:MOST_LENT]
+                worth = worth if own else [one for one in worth if not _runs_nowhere(one)][:MOST_LENT]
                 among: Sequence[ImageSpec] = () if coverage == "full" else worth or kept
                 text, number = str(functional), functional.godel_number
                 present: list[list[_Present]] = []  # by product
@@ -278,6 +278,11 @@ def _filled(
         unreached = (filler, filler.name, "borrowed", UNREACHED, 0.0, ())
         made.append(tuple(by_bin.get(bin) or Cell(bin, *unreached) for bin in kernel.cells()))
     return tuple(made)
+
+
+def _runs_nowhere(spec: ImageSpec) -> bool:
+    """Whether it is certain that the image, which another level lends, is of no use at this one: it may not fit."""
+    return spec.functional.wins_nowhere({**dict(spec.tunables), **dict(spec.compile_options)})
 
 
 class _Specs:

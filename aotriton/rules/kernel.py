@@ -86,7 +86,8 @@ class Tensor:
     whose content is undefined before and after the kernel. The caller's operands are read or written. ``general``:
     every image takes a pointer of any alignment and 64-bit strides, whatever its ADDRESSING. ``levels``: see Constexpr.
     Images of the levels ``by_pointer`` have no descriptor of it, but an aligned pointer with strides. ``dtypes``: its
-    element types at the levels where it does not have its operand's.
+    element types at the levels where it does not have its operand's. ``unread``: the kernel takes its address, and
+    follows it never, so that the operand may have any of its types.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Tensor:
     levels: tuple[int, ...] = ()
     by_pointer: tuple[int, ...] = ()
     dtypes: Mapping[int, str] = field(default_factory=dict)
+    unread: bool = False
 
     def __post_init__(self) -> None:
         if not set(self.dtypes.values()) <= set(self.operand.other_dtypes):
@@ -536,7 +538,7 @@ class KernelDescription:
 
     def all_guards(self, sizes: Collection[str]) -> tuple[Guard, ...]:
         """The kernel's ``guards``, preceded by one for each of the caller's ``sizes`` that it takes in 32 bits, and for
-        each operand with other types that it does not choose by.
+        each operand with other types that it reads and does not choose by.
 
         A size that a choice rounds up needs no guard, because the values of the choice bound it.
         """
@@ -558,7 +560,8 @@ class KernelDescription:
             for one in passed
             if one.code == "size" and one.name in sizes and one.name not in bounded
         )
-        tensors = (one.operand for one in self.arguments if isinstance(one, Tensor) and one.operand.other_dtypes)
+        read = (one for one in self.arguments if isinstance(one, Tensor) and not one.unread)
+        tensors = (one.operand for one in read if one.operand.other_dtypes)
         typed = dict.fromkeys(one.typed_as or one.name for one in tensors)
         chosen = {name for one in self.choices for code, name in one.source.postfix() if code == "other_dtype"}
         own = tuple(

@@ -121,12 +121,14 @@ def _invariant(record: Record) -> Iterator[Comparison]:
 
 
 def _keys_of_8_bits(record: Record) -> Iterator[Comparison]:
-    for what, *both in (
-        ("decoding, keys of 8 bits", fp8_keys.ROWS, fp8_keys.NARROW),
-        ("decoding, keys of 8 bits in pages", fp8_keys.PAGES, fp8_keys.NARROW_PAGES),
-    ):
-        times = [fp8_keys.gain(row, *both) for row in record["rows"]]
-        yield Comparison(what, ("this library, keys of 16 bits",), {"": times})
+    for calls, chunks in (("decoding", False), ("chunks of prompts", True)):
+        rows = [row for row in record["rows"] if fp8_keys.is_chunk(row) == chunks]
+        for what, *both in (
+            ("keys of 8 bits", fp8_keys.ROWS, fp8_keys.NARROW),
+            ("keys of 8 bits in pages", fp8_keys.PAGES, fp8_keys.NARROW_PAGES),
+        ):
+            times = [fp8_keys.gain(row, *both) for row in rows]
+            yield Comparison(f"{calls}, {what}", ("this library, keys of 16 bits",), {"": times})
 
 
 def _queries_of_8_bits(record: Record) -> Iterator[Comparison]:

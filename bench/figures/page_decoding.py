@@ -95,17 +95,20 @@ def paged(results: Results) -> str:
 def keys_of_8_bits(results: Results) -> str:
     name = results.newest("fp8-keys")
     record = results(name)
-    rows, in_pages = (
-        [fp8_keys.gain(row, *of) for row in record["rows"]]
-        for of in ((fp8_keys.ROWS, fp8_keys.NARROW), (fp8_keys.PAGES, fp8_keys.NARROW_PAGES))
-    )
-    means = [statistics.geometric_mean(one) for one in (rows, in_pages)]
+    said = []
+    for calls, chunks in (("decoding", False), ("chunks of prompts", True)):
+        of_calls = [row for row in record["rows"] if fp8_keys.is_chunk(row) == chunks]
+        for where, *of in (
+            ("in rows", fp8_keys.ROWS, fp8_keys.NARROW),
+            ("in pages of 64", fp8_keys.PAGES, fp8_keys.NARROW_PAGES),
+        ):
+            gains = [fp8_keys.gain(row, *of) for row in of_calls]
+            said.append(f"{calls} {where} {statistics.geometric_mean(gains):.2f} × (at worst {min(gains):.2f})")
     return "\n".join(
         [
             "Keys and values of 8 bits (e4m3) beside the same ones in bf16, with queries of bf16 "
             f"([`bench/fp8_keys.py`](../bench/fp8_keys.py), {link(name)}; {results.about(name)}): "
-            f"{means[0]:.2f} × as fast in the geometric mean, at worst {min(rows):.2f}; in pages of 64 rows "
-            f"{means[1]:.2f} ×, at worst {min(in_pages):.2f}. FlashAttention-3 takes queries of 8 bits, too.",
+            f"times as fast in the geometric mean, {', '.join(said)}. FlashAttention-3 takes queries of 8 bits, too.",
             "",
             fp8_keys.table(record),
         ]

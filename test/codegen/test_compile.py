@@ -424,6 +424,15 @@ def test_wrong_description_is_a_failure(tmp_path: Path) -> None:
     assert "'heads'" in results[32]["message"]
 
 
+def test_an_error_in_a_called_function_says_what_is_wrong_there(tmp_path: Path) -> None:
+    """And where it is called: Triton's own message of a call says only the latter."""
+    inner = "@triton.jit\ndef inner(x):\n    return x.no_such_field\n\n\n"
+    calling = GOOD.replace("    tl.store", "    inner(Delta)\n    tl.store")
+    message = Tree(tmp_path, inner + calling).results([32])[32]["message"]
+    assert "inner(" in message
+    assert "no_such_field" in message
+
+
 def test_a_kernel_that_begins_early_and_does_not_wait_is_a_failure(tmp_path: Path) -> None:
     """The kernel before it may still write what it reads."""
     tree = Tree(tmp_path)

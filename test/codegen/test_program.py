@@ -19,7 +19,7 @@ from aotriton.rules.expression import LEAVES, OPERATIONS, Expression
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.flash.common import MOST_PACKED
 from aotriton.rules.flash.forward import OPERATOR as FORWARD
-from aotriton.rules.flash.split import OF_PAGES
+from aotriton.rules.flash.split import Keys
 from aotriton.rules.kernel import MOST_COUNTED, Number, Stride, Tensor
 from aotriton.rules.operators import Operator
 from aotriton.tune.problem import dtypes
@@ -253,5 +253,5 @@ def test_values_of_a_box_say_of_which_dimension_they_are() -> None:
     """Packed heads are the second dimension's, and rows the third one's, of images with pages alone."""
     kernel = next(one for one in operator_program(FORWARD).kernels if one.name == "attn_fwd_hopper_planned")
     boxes = [(one.dim, one.levels) for one in kernel.arguments if one.kind == "tensor" and one.block and one.value]
-    of_pages = sum(1 << level for level in OF_PAGES)
-    assert boxes == [(1, 255), (2, of_pages), (2, of_pages)]
+    pages, of_8_bits = 1 << Keys.pages, 1 << Keys.pages_fp8e4nv
+    assert boxes == [(1, 255), (2, pages), (2, pages), (2, of_8_bits), (2, of_8_bits)]

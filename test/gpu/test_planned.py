@@ -16,11 +16,14 @@ aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not o
 
 import torch  # noqa: E402 - where it is installed
 from attention_cases import Case  # noqa: E402
+from fp8_cases import of_fp8  # noqa: E402
 from gpu import gpu_problem  # noqa: E402
 from gpu.gpu_problem import bits  # noqa: E402
 from gpu.test_features import CASES, FORWARD, UNEVEN, Prepared  # noqa: E402
+from gpu.test_fp8_keys import OfFp8  # noqa: E402
 from gpu.test_pages import MIXED, PAGE_SIZES, in_pool, served  # noqa: E402
 from gpu.test_split import LONG, decoding, is_served, run  # noqa: E402
+from paged_cases import of_pages  # noqa: E402
 
 HINTS = {"backend": "hopper_planned"}
 FEWEST_ROWS = 17  # of the query heads that share a key head
@@ -81,6 +84,35 @@ def test_in_rows_the_forward_is_as_accurate(case: Case) -> None:
     run(prepared, {name: one for name, one in prepared.features.items() if name != "dout"}, HINTS)
     torch.cuda.synchronize()
     prepared.check(*FORWARD, "workspace")
+
+
+@pytest.mark.parametrize("paged", [False, True], ids=["rows", "pages"])
+def test_keys_of_8_bits_are_as_accurate(case: Case, paged: bool) -> None:
+    """The same, of keys and values of 8 bits in rows and in pages."""
+    case = of_fp8(case)
+    prepared = OfFp8(of_pages(case) if paged else case)
+    given = prepared.narrow(PAGE_SIZES[case.number % len(PAGE_SIZES)] if paged else 0)
+    run(prepared, given, HINTS)
+    torch.cuda.synchronize()
+    prepared.check(*FORWARD, "workspace")
+
+
+def test_keys_that_are_turned_around() -> None:
+    """Scales may be negative, and rows of bf16 of any magnitude: the bits of a call without either."""
+    case = of_fp8(Case((90,), (900,), heads_k=1, group=8, head_dim=64, dtype="bf16"))
+    prepared = OfFp8(case)
+    given = prepared.narrow(0)
+    run(prepared, given, HINTS)
+    expected = bits(prepared.results["out"].view.contiguous()).clone()
+    factors = 2.0 ** torch.tensor([0, 90, -100, 17, -30, 1, 60, 3], device=gpu_problem.DEVICE)[None, :, None, None]
+    negative = given | {"k_descale": -given["k_descale"], "q": -given["q"]}
+    run(prepared, negative, HINTS)
+    assert torch.equal(bits(prepared.results["out"].view.contiguous()), expected)
+    scaled = given | {"q": (given["q"].float() * factors).to(torch.bfloat16)}
+    for head, factor in enumerate(factors.flatten().tolist()):
+        run(prepared, scaled | {"sm_scale": case.sm_scale / factor}, HINTS)
+        found = bits(prepared.results["out"].view.contiguous())
+        assert torch.equal(found[:, head], expected[:, head]), factor
 
 
 def test_a_graph_follows_what_is_on_the_device() -> None:

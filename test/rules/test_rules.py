@@ -71,6 +71,7 @@ from aotriton.rules.flash.split import (
     ATTN_FWD_SPLIT,
     DECODE,
     KEYS_OF_SPLIT,
+    Keys,
     splits_keys,
 )
 from aotriton.rules.flash.split import SPLITS as SPLITS_OF_KEYS
@@ -947,3 +948,24 @@ def test_guards_of_single_kernels() -> None:
             continue
         adds = any(isinstance(one, Tensor) and one.access == "add" for one in kernel.arguments)
         assert bool(refused(kernel, SIZES, deterministic=1)) == adds, kernel.name
+
+
+def test_the_planned_forward_serves_keys_of_8_bits_with_all_its_kernels() -> None:
+    """The one that makes the plan takes an address of keys, which it follows never; a kernel that reads them as of 16
+    bits refuses them.
+    """
+    typed = "k has a type of 8 bits"
+    refusing = {one.name: typed in {guard.why for guard in one.all_guards(())} for one in PLANNED.kernels}
+    assert not any(refusing.values()), refusing
+    assert typed in {guard.why for guard in ATTN_FWD.all_guards(())}
+
+
+@pytest.mark.parametrize(("keys", "fits"), [("rows", True), ("fp8e4nv", False), ("pages_fp8e4nv", False)])
+def test_bytes_of_keys_take_shared_memory_of_their_own(keys: str, fits: bool) -> None:
+    """So a config of 16 bits may fit nowhere with 8."""
+    functional = ATTN_FWD_HOPPER_PLANNED.functional(
+        "sm_90", T="bf16", BLOCK_DMODEL=128, CAUSAL=False, ADDRESSING="descriptor", KEYS=Keys[keys]
+    )
+    config = {"BLOCK_N": 128, "STAGES": 3, "num_warps": 4, "maxnreg": 168}
+    assert functional.wins_nowhere(config) != fits
+    assert not functional.wins_nowhere(config | {"STAGES": 2})

@@ -20,6 +20,7 @@ EARLIER_JUDGES = {
         "6f76bb2d00823ec8",
         "49dd93e8675af3cf",
         "197a4003dd4cd5b5",
+        "ae5502ec30d2850d",
     ),
     "attn_fwd_hopper": (
         "7a8e3f566f7cb9fe",
@@ -27,6 +28,7 @@ EARLIER_JUDGES = {
         "62c020d6578fcc26",
         "593fb87ec53974a3",
         "f7a3098919548ae5",
+        "964fce27a0011123",
     ),
     "attn_fwd_hopper_slim": (
         "8c1ddac9f96fd143",
@@ -34,6 +36,7 @@ EARLIER_JUDGES = {
         "47a8b27f15d956cf",
         "863173bed82617e3",
         "6dc7cf6ff38aa4cc",
+        "060d57491649f064",
     ),
     "attn_fwd_slim": (
         "3bed8bc7e5380483",
@@ -41,6 +44,7 @@ EARLIER_JUDGES = {
         "6f76bb2d00823ec8",
         "49dd93e8675af3cf",
         "197a4003dd4cd5b5",
+        "ae5502ec30d2850d",
     ),
     "attn_fwd_hopper_features": (
         "f8298291e0b0d534",
@@ -51,6 +55,7 @@ EARLIER_JUDGES = {
         "6a84ee26783712c4",
         "113c9df8ccb80fbb",
         "d8d94571904d0666",
+        "080265031c1219e9",
     ),
     "attn_fwd_decode": (
         "166e9e85e4b38964",
@@ -60,6 +65,7 @@ EARLIER_JUDGES = {
         "830825644e27a89d",
         "8c6e4474173d968a",
         "9341c81fa86a9c17",
+        "59da770419daafbb",
     ),
     "attn_fwd_combine": (
         "fdc260db291c4f58",
@@ -67,6 +73,7 @@ EARLIER_JUDGES = {
         "f5bbebae761b65ca",
         "8c7ce8e1397b1cd2",
         "e35289e9a77134c1",
+        "3f6da8296ccc2b82",
     ),
     "attn_fwd_split": (
         "166e9e85e4b38964",
@@ -76,6 +83,7 @@ EARLIER_JUDGES = {
         "830825644e27a89d",
         "8c6e4474173d968a",
         "9341c81fa86a9c17",
+        "59da770419daafbb",
     ),
     "attn_bwd_preprocess": (
         "9758b402bd6845b3",
@@ -84,6 +92,7 @@ EARLIER_JUDGES = {
         "537bc55268b69678",
         "5205b057f59d4435",
         "9b96005419efe0f8",
+        "32209f94057415e7",
     ),
     "attn_bwd_dk_dv": (
         "555f6386e921f8b7",
@@ -93,6 +102,7 @@ EARLIER_JUDGES = {
         "168c0114f2b9a13d",
         "406242a8c8431c9e",
         "69a09bdeb05644eb",
+        "c5060456bfdbd2ba",
     ),
     "attn_bwd_dq": (
         "0e1c88baa376e08d",
@@ -102,6 +112,7 @@ EARLIER_JUDGES = {
         "240b7ad5fc1c2ee6",
         "ade46a5eb7109d13",
         "7fa7977083689fd2",
+        "7980f088a944c136",
     ),
     "attn_bwd_hopper_prepare": (
         "2f8710faa62e4705",
@@ -109,6 +120,7 @@ EARLIER_JUDGES = {
         "b1e121fd259d9b2b",
         "265034ccd72337d7",
         "ecaaee5cce810fe4",
+        "a994dff082488adf",
     ),
     "attn_bwd_hopper_pair": (
         "2582fa09f0e9666a",
@@ -116,6 +128,7 @@ EARLIER_JUDGES = {
         "54892a118091c869",
         "573a59e8054bc9bd",
         "00822e7fe05c1f6c",
+        "c373e7e0f69873a5",
     ),
     "attn_bwd_hopper_finish": (
         "ade8a0ac30ad8687",
@@ -124,6 +137,7 @@ EARLIER_JUDGES = {
         "da7c831df81b2819",
         "b7126c0c4c140890",
         "3d385a8f521ef873",
+        "299d8608ef5683f9",
     ),
     "attn_bwd_hopper_shares": (
         "6be9e56d3b1221e8",
@@ -131,6 +145,7 @@ EARLIER_JUDGES = {
         "6b4c9d64503986cd",
         "265bceb0f65853ac",
         "a1cf279e57e423a9",
+        "b0ff69d1a43d9f31",
     ),
     "attn_bwd_hopper_shares_finish": (
         "2a0c1ecc56ddf963",
@@ -138,6 +153,7 @@ EARLIER_JUDGES = {
         "0418b7203b3d6097",
         "5ded6deab4819c11",
         "36a80477eadbaf53",
+        "f388a6a67ba3b147",
     ),
     "attn_bwd_hopper_heads": (
         "e0d8174b636abe15",
@@ -145,6 +161,7 @@ EARLIER_JUDGES = {
         "6a1c81e16b073bfd",
         "fe3fa438b5f63afc",
         "58016615778edbdb",
+        "ca2ed717f977ce77",
     ),
     "attn_bwd_hopper_parts_prepare": (
         "d3ac024f72daa8f2",
@@ -152,6 +169,7 @@ EARLIER_JUDGES = {
         "9e58ef99ece24ed9",
         "def2ce0cb4cd3871",
         "bec3506dd6dde6a8",
+        "19b56f7a18a4a1aa",
     ),
     "attn_bwd_hopper_parts": (
         "e43cbc9a591f2ecd",
@@ -159,6 +177,7 @@ EARLIER_JUDGES = {
         "326372d75f307ccd",
         "c691b89cd4d780ad",
         "32c159ecd6bad51d",
+        "f915ed49273b2ed6",
     ),
     "attn_bwd_hopper_parts_finish": (
         "565bc339ea3f5a18",
@@ -166,6 +185,7 @@ EARLIER_JUDGES = {
         "8acb8c863c464cdd",
         "e048ea8fe10c6bba",
         "b57338d68375ea9c",
+        "fc5967ca93a1bdf9",
     ),
     "attn_bwd_hopper_pair_slim": (
         "b055a4b6b0efb393",
@@ -173,6 +193,7 @@ EARLIER_JUDGES = {
         "9fb1f68b89121bfa",
         "731266771a4edffb",
         "7ee5742bfaaabfcb",
+        "24c91e43afaa507f",
     ),
     "attn_bwd_hopper_dk_dv": (
         "0d933c0eeb02a1dd",
@@ -181,6 +202,7 @@ EARLIER_JUDGES = {
         "9266330a77a3754f",
         "74e7ccd2f3d43998",
         "eac642e2837f6969",
+        "785e7ef142051fda",
     ),
     "attn_bwd_hopper_dq": (
         "8213a5171479453d",
@@ -189,6 +211,7 @@ EARLIER_JUDGES = {
         "66c3fb03d465152d",
         "20e08040f033560f",
         "ac1e9f0420999718",
+        "bbedd3ba5dd6ba20",
     ),
     "attn_bwd_hopper_dq_slim": (
         "bbe425b4b18f30fb",
@@ -197,6 +220,7 @@ EARLIER_JUDGES = {
         "05ceeec3e4a97b7a",
         "c6f78ec4b296ccbf",
         "87908ccba0809aa3",
+        "ef2a347be7fca151",
     ),
     "attn_bwd_hopper_split_prepare": (
         "343a53e01801ed94",
@@ -204,6 +228,7 @@ EARLIER_JUDGES = {
         "b029f2821dbab39f",
         "bcdc44e76f1ab240",
         "62cb525d640f2b20",
+        "2d384dff2fa2f697",
     ),
     "attn_bwd_hopper_dk_dv_parts": (
         "7b5c8e0089c1f0b6",
@@ -212,6 +237,7 @@ EARLIER_JUDGES = {
         "1cdf53f6e0730c50",
         "a53b21490798a66e",
         "d542cc92a3b3adf2",
+        "463e25bf82cea6e1",
     ),
     "attn_bwd_hopper_split_finish": (
         "d5803c5d6fa50d8d",
@@ -220,6 +246,7 @@ EARLIER_JUDGES = {
         "6e335d13e9bf5a3e",
         "d7c0e053aebedd74",
         "ba7caa0cb78842d0",
+        "77062f3db226bf22",
     ),
     "attn_bwd_hopper_features_prepare": (
         "b96cc37a6fed26cc",
@@ -228,6 +255,7 @@ EARLIER_JUDGES = {
         "56e2e6c8efa05fe3",
         "538b0b50406b02ee",
         "19841650e374aa3e",
+        "9cbc9e88070bdd0c",
     ),
     "attn_bwd_hopper_features": (
         "13174b0b66d3a585",
@@ -237,6 +265,7 @@ EARLIER_JUDGES = {
         "54f2c2e5602bb906",
         "2530d2a50d1ac68e",
         "269daf231245151c",
+        "2f4fa913f2927925",
     ),
     "attn_bwd_hopper_features_finish": (
         "dfbae5d25b3a13c7",
@@ -247,6 +276,7 @@ EARLIER_JUDGES = {
         "6b01d624ea2b66bf",
         "7e6becfa7351e80c",
         "35e439510f55cd84",
+        "0d3953676e08cfc8",
     ),
     "attn_bwd_dk_dv_slim": (
         "1952e9c0c8e05be1",
@@ -255,6 +285,7 @@ EARLIER_JUDGES = {
         "168c0114f2b9a13d",
         "406242a8c8431c9e",
         "69a09bdeb05644eb",
+        "c5060456bfdbd2ba",
     ),
     "attn_bwd_dq_slim": (
         "766022709808729b",
@@ -263,6 +294,7 @@ EARLIER_JUDGES = {
         "240b7ad5fc1c2ee6",
         "ade46a5eb7109d13",
         "7fa7977083689fd2",
+        "7980f088a944c136",
     ),
     "attn_fwd_plan": (
         "315488af65490222",
@@ -270,6 +302,7 @@ EARLIER_JUDGES = {
         "b16bfcef9d11961b",
         "881c97838131c80d",
         "81a1753c37daf787",
+        "f3d515aeeff7cbd4",
     ),
     "attn_fwd_hopper_planned": (
         "75f56d9c989ce630",
@@ -277,6 +310,7 @@ EARLIER_JUDGES = {
         "ee5f4d9578351c04",
         "7a9cf44818f0fabe",
         "9fd96281fa38d7c8",
+        "75af6bba9e9b5e52",
     ),
     "attn_fwd_planned_combine": (
         "406233e48c15bbd1",
@@ -284,14 +318,51 @@ EARLIER_JUDGES = {
         "d73fd663875915e0",
         "e81a0c6c8f9d844f",
         "61d857a50b978373",
+        "018e829784ed077b",
     ),
-    "attn_fwd_invariant": ("89bc2ba8c37474cf", "356a4f70c426b10a", "c040a3f625e9b27e"),
-    "attn_fwd_invariant_combine": ("4d6ffebc17342aad", "f5bbebae761b65ca", "e35289e9a77134c1"),
-    "attn_fwd_latent": ("ed1aed1697dc7b2c", "09202d80c9cfbf02", "265f57a2a9929d01", "ba26f071a8b5e279"),
-    "attn_fwd_hopper_latent": ("2cb8d7f02870031a", "44dc503c3fef7e88"),
-    "attn_fwd_latent_combine": ("4d6ffebc17342aad", "f5bbebae761b65ca", "e35289e9a77134c1"),
-    "attn_bwd_dsinks": ("2bc6b7229cad62f8", "4ab7802b068fdcd5", "5bc797fd66f226d8"),
-    "kv_append": ("4f20f009831bcbbd", "4acfd8ffc15561cf", "81f57260c2b03c2d"),
-    "attn_fwd_hopper_fp8": ("eed4858e7b9e269a", "b43800570c7f968c", "fc63a847b0d1bcf4"),
-    "attn_fwd_turn": ("c28cb6c6199fd3a7",),
+    "attn_fwd_invariant": (
+        "89bc2ba8c37474cf",
+        "356a4f70c426b10a",
+        "c040a3f625e9b27e",
+        "cc5da3a382b960c9",
+    ),
+    "attn_fwd_invariant_combine": (
+        "4d6ffebc17342aad",
+        "f5bbebae761b65ca",
+        "e35289e9a77134c1",
+        "3f6da8296ccc2b82",
+    ),
+    "attn_fwd_latent": (
+        "ed1aed1697dc7b2c",
+        "09202d80c9cfbf02",
+        "265f57a2a9929d01",
+        "ba26f071a8b5e279",
+        "5b3769cf23cc04e7",
+    ),
+    "attn_fwd_hopper_latent": ("2cb8d7f02870031a", "44dc503c3fef7e88", "6cacad6d167cc6b6"),
+    "attn_fwd_latent_combine": (
+        "4d6ffebc17342aad",
+        "f5bbebae761b65ca",
+        "e35289e9a77134c1",
+        "3f6da8296ccc2b82",
+    ),
+    "attn_bwd_dsinks": (
+        "2bc6b7229cad62f8",
+        "4ab7802b068fdcd5",
+        "5bc797fd66f226d8",
+        "835c2cb85fb5d069",
+    ),
+    "kv_append": (
+        "4f20f009831bcbbd",
+        "4acfd8ffc15561cf",
+        "81f57260c2b03c2d",
+        "47bfef025066431a",
+    ),
+    "attn_fwd_hopper_fp8": (
+        "eed4858e7b9e269a",
+        "b43800570c7f968c",
+        "fc63a847b0d1bcf4",
+        "d38a7e2806789b76",
+    ),
+    "attn_fwd_turn": ("c28cb6c6199fd3a7", "cc3a7f13d16a01e5"),
 }

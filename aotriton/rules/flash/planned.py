@@ -28,6 +28,9 @@ TILE_ROWS, STEP = constants.PLAN_TILE_ROWS, constants.PLAN_STEP
 FIELDS, COUNTS = constants.PLAN_FIELDS, constants.PLAN_COUNTS
 CACHED = 2**24  # bytes of keys and values that the L2 cache holds beside what else goes through it
 PROGRAMS = multiprocessors()
+# Of 8 bits, those that Hopper converts.
+OF_FP8 = {one: of for one, of in split.OF_FP8.items() if of == "fp8e4nv"}
+KEYS = split.KEYS.narrowed(split.Keys.rows, split.Keys.pages, *OF_FP8)
 # All query heads that share a key head, where they are not too many.
 PACKED = choose(c.GROUP <= c.MOST_PACKED, c.GROUP, c.PACKED)
 _POSITIONS = quotient(constant(TILE_ROWS // 2), PACKED) * 2  # of a tile
@@ -57,9 +60,12 @@ _FEW, _MANY = quotient(PROGRAMS, _WIDEST), ceil_divide(PROGRAMS * 8, _WIDEST * 5
 _WISHED = choose(PROGRAMS * _NEARLY_FULL[0] <= _FEW * _WIDEST * _NEARLY_FULL[1], _FEW, _MANY)
 _PARTS = maximum(minimum(_WISHED, ceil_divide(scalar("longest_k"), constants.PLAN_LEAST * STEP)), 1)
 _SPLIT = choose(_PARTS <= 1, 0, _TILES)  # tiles
-_COLUMNS = choose(tunable("BLOCK_DMODEL") <= constants.SWIZZLED, tunable("BLOCK_DMODEL"), constants.SWIZZLED)
 _BOX = minimum(lowest_bit(maximum(size("page_size"), 1)), tunable("BLOCK_N"))
-_PAGE_TILE = (1, 1, constants.PAGE_STEP, _COLUMNS)
+# By the bytes of a number: columns that are swizzled together.
+_PAGE_TILES = {
+    bytes: (1, 1, constants.PAGE_STEP, minimum(tunable("BLOCK_DMODEL"), constant(constants.SWIZZLED * 2 // bytes)))
+    for bytes in (1, 2)
+}
 _KEYS = (c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q"))
 _WIDTH_V = Number("head_dim_v", "i32", size("head_dim_v"), multiple_of=8)
 
@@ -67,9 +73,9 @@ ATTN_FWD_PLAN = KernelDescription(
     name="attn_fwd_plan",
     family=c.FAMILY,
     arguments=(
-        Tensor("Q", c.FORWARD_Q, general=True),
-        Tensor("K", c.FORWARD_K, general=True),
-        Tensor("BlockTable", c.BLOCK_TABLE, general=True),
+        Tensor("Q", c.FORWARD_Q, general=True, unread=True),
+        Tensor("K", c.FORWARD_K, general=True, unread=True),
+        Tensor("BlockTable", c.BLOCK_TABLE, general=True, unread=True),
         Tensor("Items", ITEMS, does="write"),
         Tensor("Splits", SPLIT_TILES, does="write"),
         Tensor("Counts", COUNTED, does="write"),
@@ -106,10 +112,15 @@ ATTN_FWD_HOPPER_PLANNED = KernelDescription(
         Tensor("Items", ITEMS, does="read"),
         Tensor("Counts", COUNTED, does="read"),
         Tensor("Q", c.FORWARD_Q, c.PACKED_ROWS, packed=PACKED),
-        Tensor("K", c.FORWARD_K, c.K_TILE, levels=split.IN_ROWS),
-        Tensor("V", c.FORWARD_V, c.K_TILE, levels=split.IN_ROWS),
-        Tensor("KPages", c.FORWARD_K, _PAGE_TILE, box_rows=_BOX, levels=split.OF_PAGES),
-        Tensor("VPages", c.FORWARD_V, _PAGE_TILE, box_rows=_BOX, levels=split.OF_PAGES),
+        *(
+            Tensor(name, operand, c.K_TILE, levels=split.IN_ROWS, dtypes=OF_FP8)
+            for name, operand in (("K", c.FORWARD_K), ("V", c.FORWARD_V))
+        ),
+        *(
+            Tensor(f"{of}Pages{more}", operand, _PAGE_TILES[bytes], box_rows=_BOX, levels=(level,), dtypes=OF_FP8)
+            for level, bytes, more in ((split.Keys.pages, 2, ""), (split.Keys.pages_fp8e4nv, 1, "Fp8"))
+            for of, operand in (("K", c.FORWARD_K), ("V", c.FORWARD_V))
+        ),
         Tensor("Out", c.OUT),
         Tensor("L", c.LOGSUMEXP),
         Tensor("Parts", PARTS, does="write"),
@@ -126,15 +137,20 @@ ATTN_FWD_HOPPER_PLANNED = KernelDescription(
         *split.PAGES,
         Number("pages", "i32", size("pages"), levels=split.OF_PAGES),
         Number("box", "i32", _BOX, multiple_of=constants.PAGE_STEP, levels=split.OF_PAGES),
+        *c.descales(*OF_FP8),
         *c.constexprs("BLOCK_N", "STAGES", "BLOCK_DMODEL"),
     ),
-    sources={split.Keys.pages: "attn_fwd_hopper_planned_paged"},
+    sources={
+        split.Keys.pages: "attn_fwd_hopper_planned_paged",
+        split.Keys.fp8e4nv: "attn_fwd_hopper_planned_fp8",
+        split.Keys.pages_fp8e4nv: "attn_fwd_hopper_planned_paged_fp8",
+    },
     choices=(
         c.T,
         c.HEAD_DIM,
         c.CAUSAL.narrowed(False),
         c.DESCRIPTOR,
-        split.KEYS.narrowed(split.Keys.rows, split.Keys.pages),
+        KEYS,
     ),
     tunables=by_vendor(cuda={"BLOCK_N": (64, 128), "STAGES": (2, 3, 4, 5, 6)}),
     # Four warps are the first consumer; the compiler adds the others.

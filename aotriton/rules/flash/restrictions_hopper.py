@@ -214,7 +214,10 @@ def _planned(rule: Rule) -> Rule:
 
 
 def _planned_in_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    rows = 2 * ROWS + 2 * config["STAGES"] * config["BLOCK_N"]
+    of_keys = 2 * config["BLOCK_N"]
+    rows = 2 * ROWS + config["STAGES"] * of_keys
+    if functional.function.endswith("_fp8"):
+        rows += (1 if _head_dim(functional) > 128 else 2) * of_keys // ELEMENT  # byte_stages of planned_fp8.py
     return rows * _head_dim(functional) * ELEMENT + BARRIERS > functional.arch_spec.shared_limit
 
 

@@ -19,7 +19,7 @@ from aotriton.rules.flash.backward import ATTN_BWD_DSINKS
 from aotriton.rules.flash.common import BANDED, PLAIN
 from aotriton.rules.flash.fp8 import TURNED
 from aotriton.rules.flash.invariant import INVARIANT
-from aotriton.rules.flash.planned import PLANNED, TILE_ROWS
+from aotriton.rules.flash.planned import KEYS, PLANNED, TILE_ROWS
 from aotriton.rules.flash.split import OF_8_BITS, SPLIT, Keys
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.rules.operators import Backend, derived_sizes
@@ -271,7 +271,7 @@ class Attention:
         if self.backend is not SPLIT:
             return self._cache | dict(zip(PARTIALS, self._partials, strict=True))
         if self.keys:
-            return self._cache | (self._planned if self.keys == Keys.pages else {})
+            return self._cache | (self._planned if self.keys in KEYS.values else {})
         return {
             "q": self.q,
             "k": self.k,

@@ -5,15 +5,21 @@ import triton.language as tl
 
 
 @triton.jit
+def power_below(largest):
+    """Of fp32 numbers, none negative, one over the power of two that is at most as large, and that power."""
+    exponent = tl.minimum(tl.maximum(largest.to(tl.int32, bitcast=True) >> 23, 1), 253)
+    inverse = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+    return inverse, (exponent << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def rows_in_fp16(q):
     """[ROWS, COLUMNS] queries, each row divided by a power of two, so that fp16 holds it, and [ROWS] fp32, these.
 
     The largest number of a row is from 1 to 2; what is more than 2²⁴ times smaller is lost, and is nothing beside it.
     """
-    largest = tl.max(tl.abs(q.to(tl.float32)), 1)
-    exponent = tl.minimum(tl.maximum(largest.to(tl.int32, bitcast=True) >> 23, 1), 253)
-    inverse = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
-    return (q.to(tl.float32) * inverse[:, None]).to(tl.float16), (exponent << 23).to(tl.float32, bitcast=True)
+    inverse, power = power_below(tl.max(tl.abs(q.to(tl.float32)), 1))
+    return (q.to(tl.float32) * inverse[:, None]).to(tl.float16), power
 
 
 @triton.jit

@@ -17,7 +17,7 @@ from aotriton.tritonsrc.flash.lib.band import inside, keys_of
 from aotriton.tritonsrc.flash.lib.bundle import bundle
 from aotriton.tritonsrc.flash.lib.features import SINKS, SOFTCAP, has
 from aotriton.tritonsrc.flash.lib.forward_features import LN_2
-from aotriton.tritonsrc.flash.lib.fp8 import descale_of
+from aotriton.tritonsrc.flash.lib.fp8 import descale_of, power_below
 from aotriton.tritonsrc.flash.lib.opaque import opaque
 from aotriton.tritonsrc.flash.lib.pages import place_in_table
 from aotriton.tritonsrc.flash.lib.partial import Softcap, place_in_l, visited_by_rows
@@ -240,12 +240,11 @@ def in_fp16(q, descale):
     """[.., COLUMNS] queries in fp16 and [..] fp32, positive: what products of both with keys are multiplied
     by. Each row is divided by a power of two, as `rows_in_fp16` of fp8.py does it, and has the sign of ``descale``.
     """
-    largest = gl.max(gl.abs(q.to(gl.float32)), 2)
-    exponent = gl.minimum(gl.maximum(largest.to(gl.int32, bitcast=True) >> 23, 1), 253)
-    inverse = ((254 - exponent) << 23).to(gl.float32, bitcast=True) * gl.where(descale < 0, -1.0, 1.0)
+    inverse, power = power_below(gl.max(gl.abs(q.to(gl.float32)), 2))
+    inverse *= gl.where(descale < 0, -1.0, 1.0)
     small = (q.to(gl.float32) * gl.expand_dims(inverse, 2)).to(gl.float16)
     # Not zero: a masked score stays minus infinity when scaled.
-    return small, gl.maximum((exponent << 23).to(gl.float32, bitcast=True) * gl.abs(descale), 1e-30)
+    return small, gl.maximum(power * gl.abs(descale), 1e-30)
 
 
 @gluon.jit

@@ -297,7 +297,7 @@ def second_consumer(call):
     """The second half of the columns."""
     OUT_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])
     out = gl.zeros([BLOCK_M, HALF], gl.float32, OUT_LAYOUT)
-    LANES: gl.constexpr = top(out, 1.0).type.layout
+    LANES: gl.constexpr = top(out, gl.to_tensor(1.0)).type.layout
     for step in range(0, call.count):
         mbarrier.wait(call.p_full, step & 1)
         for part in gl.static_range(HALF // PART, PARTS):

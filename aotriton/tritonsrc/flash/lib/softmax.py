@@ -32,17 +32,22 @@ def for_lanes(number, like):
 
 @gluon.jit
 def exponentials(s, base, scale):
-    """2 ** (scale * s - base), and its sums by lanes; `base` is by lanes."""
+    """2 ** (scale * s - base), and its sums by lanes; `base` is by lanes, and `scale` may be."""
     LAYOUT: gl.constexpr = s.type.layout
     lanes = of_lanes(s)
+    if len(scale.shape) > 0:
+        scale = for_lanes(scale, lanes)
     p = gl.exp2(lanes * scale - for_lanes(base, lanes))
     return gl.convert_layout(p.reshape(s.shape), LAYOUT, assert_trivial=True), gl.sum(gl.sum(p, 3), 1)
 
 
 @gluon.jit
 def top(s, scale):
-    """The largest scores by lanes, times `scale`, which is positive."""
-    return gl.max(gl.max(of_lanes(s), 3), 1) * scale
+    """The largest scores by lanes, times `scale`, which is positive, and may be by lanes."""
+    largest = gl.max(gl.max(of_lanes(s), 3), 1)
+    if len(scale.shape) > 0:
+        scale = gl.convert_layout(scale, largest.type.layout, assert_trivial=True)
+    return largest * scale
 
 
 @gluon.jit
