@@ -17,17 +17,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import stored
 
 import aotriton
+from aotriton.rules.database.archive import folder_of, names_today
 
+DATABASE = Path(__file__).resolve().parent.parent / "rules" / "tuning_database.sqlite3"
 KINDS = {"forward": "attn_fwd", "backward": "attn_bwd"}
 
 
 def others(record: Mapping[str, Any]) -> list[str]:
-    """The calls of a result that run other images in the build whose binding is imported."""
-    machine = record["machine"]
+    """The calls of a result that run other images in the build whose binding is imported; an image of another name with
+    the same bits is no other one.
+    """
+    machine, today = record["machine"], names_today(folder_of(DATABASE))
     return [
         f"{cell['direction']}, {cell['batch']} × {cell['heads']} heads, {cell['seqlen']} rows, D {cell['head_dim']}"
         for cell in record["cells"]
-        if _images(cell) != _chosen(machine["gpu"], int(machine["multiprocessors"]), cell)
+        if [today.get(one, one) for one in _images(cell)]
+        != _chosen(machine["gpu"], int(machine["multiprocessors"]), cell)
     ]
 
 

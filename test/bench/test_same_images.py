@@ -29,8 +29,12 @@ def test_a_call_that_runs_other_images_is_named(monkeypatch: pytest.MonkeyPatch,
     record = {"machine": MACHINE, "cells": [CELL | {"images": images}]}
     chosen = "two"
     assert same_images.others(record) == []
+    monkeypatch.setattr(same_images, "names_today", lambda _: {"two": "three"})  # the same bits
+    assert same_images.others(record) == ["backward, 2 × 8 heads, 300 rows, D 64"]
     chosen = "three"
+    assert same_images.others(record) == []
+    monkeypatch.setattr(same_images, "names_today", lambda _: {})
     assert same_images.others(record) == ["backward, 2 × 8 heads, 300 rows, D 64"]
     sizes = {"batch": 2, "heads_q": 8, "heads_k": 4, "seqlen_q": 300, "seqlen_k": 300, "head_dim": 64, "causal": True}
     place = {"arch": "sm_90", "product": "NVIDIA H100 80GB HBM3", "multiprocessors": 132, "dtype": "bf16"}
-    assert asked == [("attn_bwd", sizes | place)] * 2
+    assert asked == [("attn_bwd", sizes | place)] * 4

@@ -359,6 +359,15 @@ def test_renamed_images_are_renamed_everywhere(path: Path) -> None:
         (archive.folder_of(path) / local.NAME).unlink()
 
 
+def test_the_name_today_of_an_image_that_was_renamed_more_than_once(tmp_path: Path) -> None:
+    """An image may get back a name that it had, as its source may."""
+    for hour, names in enumerate(({"a": "b", "d": "e"}, {"b": "c"}, {"c": "a"})):
+        lines = [json.dumps({"aotriton evidence": 3}), json.dumps({"renamed": names})]
+        file = tmp_path / f"2026-01-01T{hour:02}0000-0{archive.RENAMED}"
+        file.write_bytes(lzma.compress("".join(f"{line}\n" for line in lines).encode()))
+    assert archive.names_today(tmp_path) == {"a": "a", "b": "a", "c": "a", "d": "e"}
+
+
 def test_a_local_file_follows_sessions_and_new_names_that_come_together(path: Path) -> None:
     """As a checkout that is updated: images were timed once more, and then renamed. All timings have the new names."""
     local_file = archive.folder_of(path) / local.NAME

@@ -69,6 +69,16 @@ def files(folder: Path) -> dict[str, int]:
     return {one.name: one.stat().st_size for one in found}
 
 
+def names_today(folder: Path) -> dict[str, str]:
+    """The names today of images whose sources changed and whose bits did not, by each of the earlier names."""
+    today: dict[str, str] = {}
+    for name in files(folder):
+        if name.endswith(RENAMED):
+            renamed = _read_renamed(folder / name)
+            today = {old: renamed.get(new, new) for old, new in today.items()} | renamed
+    return today
+
+
 def unpacked(file: File, at: str) -> list[int]:
     """Ids of the sessions that have rows which the archive lacks."""
     sql = f"SELECT id FROM {at}.session s WHERE packed <> {ROWS.format(at=at)} ORDER BY started, id"
