@@ -162,6 +162,8 @@ def loader(call):
             row = item.first + (item.count - 1 - tile) * BLOCK_N
             box = load(call, item, tensors, fp8.slots, slot, ready, box, head, row)
             if tile == 0:
+                # Only the last use of that step's slot can be under way, as a barrier's wait needs: with two places of
+                # bytes, this one is free since the values of the tile two before were converted, to that slot.
                 load_queries(call, item, step - 1, number > 0)
             mbarrier.arrive(call.item_wanted, pred=tile == gl.maximum(item.count - LEAD, 0))
             step += 1
