@@ -87,7 +87,7 @@ class Tensor:
     every image takes a pointer of any alignment and 64-bit strides, whatever its ADDRESSING. ``levels``: see Constexpr.
     Images of the levels ``by_pointer`` have no descriptor of it, but an aligned pointer with strides. ``dtypes``: its
     element types at the levels where it does not have its operand's. ``unread``: the kernel takes its address, and
-    follows it never, so that the operand may have any of its types.
+    never follows it, so that the operand may have any of its types.
     """
 
     name: str

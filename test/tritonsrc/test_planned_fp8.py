@@ -9,6 +9,9 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from aotriton.rules.arch import arch_spec
+from aotriton.rules.flash.planned import ATTN_FWD_HOPPER_PLANNED
+from aotriton.rules.flash.split import Keys
 from aotriton.tritonsrc.flash.lib import planned_fp8 as own
 
 BANKS, WORD = 32, 4  # of four bytes
@@ -61,3 +64,18 @@ def test_lanes_that_are_served_together_have_different_banks(words: int) -> None
             assert len({2 * place * WORD // wide for _, place in stored}) == 1  # one half of a row
             of_some = [bank(row, 2 * place * WORD % wide, wide) for row, place in stored]
             assert len({one + i for one in of_some for i in range(4)}) == BANKS
+
+
+@pytest.mark.parametrize("columns", [64, 128, 256])
+def test_restrictions_count_the_slots_of_bytes(columns: int) -> None:
+    """What they rule out everywhere is what does not fit: queries of 128 rows, steps of fp16, and the bytes of some."""
+    functional = ATTN_FWD_HOPPER_PLANNED.functional(
+        "sm_90", T="bf16", BLOCK_DMODEL=columns, CAUSAL=False, ADDRESSING="descriptor", KEYS=Keys.fp8e4nv
+    )
+    room = arch_spec("sm_90").shared_limit
+    for keys, stages in product((64, 128), (2, 3, 4)):
+        slots = 2 * stages + own.byte_stages.fn(columns)  # a slot of bytes of both has as many as one of keys in fp16
+        bytes = (128 + slots * keys) * 2 * columns
+        config = {"BLOCK_N": keys, "STAGES": stages, "num_warps": 4, "maxnreg": 168}
+        if columns * keys <= 128 * 128:  # or accumulators do not fit in the registers
+            assert functional.wins_nowhere(config) == (bytes > room), config

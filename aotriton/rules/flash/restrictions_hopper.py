@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from aotriton.rules.flash.features import FULL
+from aotriton.rules.flash.split import OF_FP8
 from aotriton.rules.kernel import Config, Functional, Restriction
 
 ELEMENT = 2  # bytes of fp16 and bf16
@@ -216,7 +217,7 @@ def _planned(rule: Rule) -> Rule:
 def _planned_in_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     of_keys = 2 * config["BLOCK_N"]
     rows = 2 * ROWS + config["STAGES"] * of_keys
-    if functional.function.endswith("_fp8"):
+    if functional["KEYS"] in OF_FP8:
         rows += (1 if _head_dim(functional) > 128 else 2) * of_keys // ELEMENT  # byte_stages of planned_fp8.py
     return rows * _head_dim(functional) * ELEMENT + BARRIERS > functional.arch_spec.shared_limit
 
