@@ -37,6 +37,8 @@ class Prepared:
             guarded = self._guarded(tuple(values.shape), dtype, 1 << 30 if name in WHOLE else float("nan"))
             guarded.view.copy_(values)
             self.operands[name] = guarded.view
+        if case.packed and case.lengths_q == case.lengths_k:
+            self.operands["cu_seqlens_k"] = self.operands["cu_seqlens_q"]  # as in self-attention
         self.shared = {"bias": case.bias_shape, "alibi_slopes": (case.batch, case.heads_q)}
         for name, shape in self.shared.items():
             if name in self.operands:

@@ -156,7 +156,29 @@ OF_LENGTHS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", [*OF_BACKWARD, *OF_LENGTHS], ids=str)
+# More programs than run at once, so that some clear and store for others: of other calls they do not.
+OF_SWEEPS = [
+    Case((2100,) * 8, (2100,) * 8, group=group, head_dim=head_dim, dtype=dtype, number=head_dim, dropout=dropout,
+         layout="rows", **mask)
+    for group, head_dim, dtype, dropout in (
+        (1, 128, "bf16", 0.0), (3, 64, "fp16", 0.0), (2, 104, "bf16", 0.0), (1, 64, "bf16", 0.1), (1, 128, "fp16", 0.1),
+    )
+    for mask in (
+        {"window": (700, 0)}, {"window": (300, 260)}, {"window": (0, 600), "causal_variant": "bottom_right"},
+        {"window": (100, 70)},
+    )
+] + [
+    Case(lengths, lengths, packed=True, beyond=beyond, heads_k=6, group=group, head_dim=head_dim, dtype=dtype,
+         number=head_dim, **mask)
+    for lengths, beyond, group, head_dim, dtype in (
+        ((2100, 1, 0, 640, 64, 65, 3000, 129, 700), 70, 1, 128, "bf16"), ((900,) * 7, 0, 3, 64, "fp16"),
+        ((3000, 127, 128, 129, 2000, 1, 1, 1500), 1, 2, 40, "bf16"),
+    )
+    for mask in ({}, MASKS[1], {"window": (600, 300)}, {"causal": True, "sinks": True})
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [*OF_BACKWARD, *OF_LENGTHS, *OF_SWEEPS], ids=str)
 def test_the_backward_is_as_accurate(case: Case) -> None:
     """The same of all gradients, behind whatever forward the library chooses."""
     prepared = Prepared(case)
@@ -169,3 +191,15 @@ def test_the_backward_is_as_accurate(case: Case) -> None:
 @pytest.mark.parametrize("head_dim", [40, 64, 128])
 def test_packed_sequences_stay_apart(head_dim: int) -> None:
     assert_sequences_apart(head_dim, {}, {"backend": "hopper_features"})
+
+
+def test_a_call_with_two_cu_seqlens_is_another_one() -> None:
+    """It has the sizes of one that was made before, whose queries and keys have one cu_seqlens, and sweeps."""
+    lengths = (2100, 640, 1000, 700)
+    one = Case(lengths, lengths, packed=True, heads_k=8, head_dim=64, dtype="bf16", causal=True)
+    for case in (one, replace(one, lengths_k=lengths[::-1]), one):
+        prepared = Prepared(case)
+        prepared.forward()
+        prepared.backward(backend="hopper_features")
+        torch.cuda.synchronize()
+        prepared.check()

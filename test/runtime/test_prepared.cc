@@ -317,3 +317,37 @@ TEST("after a reset of a HIP device a call loads its images once more, and one o
     }
   }
 }
+
+TEST("a packed backward with one cu_seqlens for both sides is another call than one with two") {
+  Recording& recording = start("cuda");
+  attn_bwd_params p = bwd_call({.batch = 1, .seqlen_q = 1000, .seqlen_k = 1000, .head_dim = 64});
+  p.workspace_size = 1 << 30;
+  p.features.max_seqlen_q = p.features.max_seqlen_k = 500;
+  const auto starts = [](int number) {
+    return aotriton_tensor1{pointer(address_of(number)), AOTRITON_INT32, {4}, {1}};
+  };
+  const auto pointers_with = [&](int q, int k) {
+    std::vector<void*> pointers = pointers_of(p);
+    std::vector<void*> features(11);
+    features[3] = pointer(address_of(q)), features[4] = pointer(address_of(k));
+    pointers.insert(pointers.end() - 1, features.begin(), features.end());
+    return pointers;
+  };
+  p.features.cu_seqlens_q = p.features.cu_seqlens_k = starts(30);
+  PreparedCall call;
+  CHECK_EQ(prepare(p, {}, &call), Error::success);
+  CHECK_EQ(launch(call, pointers_with(31, 31)), Error::success);
+  CHECK_EQ(launch(call, pointers_with(30, 31)), Error::invalid_argument);
+  CHECK(std::string(last_error_message()).find("cu_seqlens_k at 0x") != std::string::npos);
+
+  // Without a prepared call it is made anew.
+  CHECK_EQ(attn_bwd(p, {}), Error::success);
+  const size_t launches = recording.launches.size();
+  p.features.cu_seqlens_k = starts(31);
+  CHECK_EQ(attn_bwd(p, {}), Error::success);
+  CHECK(recording.launches.size() > launches);
+  PreparedCall of_two;
+  CHECK_EQ(prepare(p, {}, &of_two), Error::success);
+  CHECK_EQ(launch(of_two, pointers_with(31, 31)), Error::success);
+  CHECK_EQ(launch(of_two, pointers_with(30, 31)), Error::success);
+}

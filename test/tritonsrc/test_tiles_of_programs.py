@@ -259,10 +259,12 @@ def test_the_sequence_of_a_tile_is_found_by_all_threads_at_once(starts: list[int
     """As by bisection; also of more sequences than there are threads, and where rows are before the first one."""
     count = len(starts) - 1
     gl = language(load=loading(starts), **vectors())
-    space: dict[str, Any] = {"gl": gl, "tl": gl, "AT_ONCE": packed_search.AT_ONCE.value}
+    space: dict[str, Any] = {"gl": gl, "tl": gl}
     take(space, packed_tiles, "first_tile")
     take(space, packed_search, "sequence_of_tile")
     first = [begin // rows + index for index, begin in enumerate(starts[:-1])]
     tiles = starts[-1] // rows + count
     for tile in range(0, tiles, max(tiles // 500, 1)):
-        assert space["sequence_of_tile"](tile, 0, count, rows) == max(bisect_right(first, tile) - 1, 0), tile
+        expected = max(bisect_right(first, tile) - 1, 0)
+        for threads in (32, 128):
+            assert space["sequence_of_tile"](tile, 0, count, rows, threads, threads // 32) == expected, tile

@@ -81,7 +81,6 @@ def functions(k_begins: list[int], programs: int) -> dict[str, Any]:
     """The device functions, of numbers and of numpy's vectors."""
     tl = language(load=loading(k_begins), num_programs=lambda _: programs, **vectors())
     space: dict[str, Any] = {"tl": tl, "gl": tl, "PACKED": features.PACKED.value}
-    space["AT_ONCE"] = packed_search.AT_ONCE.value
     take(space, scheduler, "tile_of_heads_together")
     take(space, packed_tiles, "first_tile", "place_in_grid")
     take(space, packed_search, "sequence_of_tile")
@@ -108,7 +107,7 @@ def walk(call: Call, step: int, lse: np.ndarray, delta: np.ndarray) -> tuple[np.
     for program in range(programs):
         of["tl"].program_id = lambda _, program=program: program
         tile, _, _ = of["place_in_grid"](features.PACKED.value, count, 0, rows, 1, 1, KEYS, 0)
-        index = of["sequence_of_tile"](tile, 0, count, KEYS)
+        index = of["sequence_of_tile"](tile, 0, count, KEYS, 128, 4)
         tile -= of["first_tile"](call.k_side[index][0], index, KEYS)
         (k_begin, k_rows, k_used), (q_begin, _, q_used) = call.k_side[index], call.q_side[index]
         key, (lo, hi) = tile * KEYS, call.bands[index]

@@ -45,6 +45,7 @@ class Features {
     call_.set_whole(x_.longest_k, call_.sizes[x_.seqlen_k]);
     if (bits_ || call_.scalars[x_.max_seqlen_q].whole || call_.scalars[x_.max_seqlen_k].whole) [[unlikely]]
       AOTRITON_TRY(check_all());
+    if (x_.block_table == Indices::kAbsent) call_.set_whole(x_.self_attention, is_self_attention());
     return set_level(call_, x_, bits_);
   }
 
@@ -54,6 +55,19 @@ class Features {
   float real(size_t scalar) const { return call_.scalars[scalar].real; }
   const char* op() const { return call_.info->name; }
   const char* name(size_t slot) const { return call_.info->operands[slot].name; }
+
+  // Of a backward, whether each sequence has its keys in the rows of its queries. Packed ones do if the same numbers
+  // say where they begin, as they then must in every call with these arguments.
+  bool is_self_attention() {
+    if (call_.sizes[x_.seqlen_q] != call_.sizes[x_.seqlen_k] ||
+        call_.scalars[x_.longest_q].whole != call_.scalars[x_.longest_k].whole || bits_ & (kUsedQ | kUsedK))
+      return false;
+    if (!(bits_ & kPacked)) return true;
+    if (call_[x_.cu_seqlens_q].data != call_[x_.cu_seqlens_k].data) return false;
+    call_.one_place[0] = call_.from[x_.cu_seqlens_q];
+    call_.one_place[1] = call_.from[x_.cu_seqlens_k];
+    return true;
+  }
 
   Error check_all() {
     const int64_t paired = bits_ & kPaired;

@@ -12,9 +12,9 @@ struct Indices {
       dropout_offset;                                                                                // operands
   size_t batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim, head_dim_v, one, starts, sequences;  // sizes
   size_t sm_scale, causal, causal_variant, window_left, window_right, softcap, dropout, max_seqlen_q, max_seqlen_k,
-      level, lo, hi, features, longest_q, longest_k, packed_sequences;  // scalars
-  int64_t most_head_dim;                                                // what kernels serve, by their description
-  int64_t multiple_of_head_dim;                                         // what they assume where tensors are aligned
+      level, lo, hi, features, longest_q, longest_k, packed_sequences, self_attention;  // scalars
+  int64_t most_head_dim;         // what kernels serve, by their description
+  int64_t multiple_of_head_dim;  // what they assume where tensors are aligned
   // Of the forward.
   size_t block_table = kAbsent, pages = kAbsent, page_size = kAbsent, pages_of_sequence = kAbsent;
   size_t k = kAbsent, v = kAbsent, q_descale = kAbsent, k_descale = kAbsent, v_descale = kAbsent;
@@ -60,6 +60,7 @@ struct Indices {
    longest_q,                           \
    longest_k,                           \
    packed_sequences,                    \
+   self_attention,                      \
    kMost_head_dim,                      \
    kMultiple_head_dim __VA_OPT__(, ) __VA_ARGS__}
 

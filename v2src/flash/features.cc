@@ -53,7 +53,8 @@ Error check_features(const char* op, const aotriton_attn_features& f, bool cache
   const size_t optional[] = {x.bias,      x.alibi_slopes, x.sinks,        x.cu_seqlens_q,  x.cu_seqlens_k,
                              x.seqused_q, x.seqused_k,    x.dropout_seed, x.dropout_offset};
   const bool cached = x.block_table != Indices::kAbsent;
-  for (const size_t made : {x.level, x.lo, x.hi, x.features, x.longest_q, x.longest_k, x.packed_sequences})
+  for (const size_t made :
+       {x.level, x.lo, x.hi, x.features, x.longest_q, x.longest_k, x.packed_sequences, x.self_attention})
     call->set_whole(made, 0);  // by the checks
   call->set_whole(x.causal_variant, f.causal_variant);
   call->set_whole(x.window_left, f.windowed ? f.window_left : -1);

@@ -11,7 +11,8 @@ SHARED: Shared = {**features.SHARED, "kPageStep": constants.PAGE_STEP, "kMostPla
 # not timed since, and says the same of the others; the splits of calls whose lengths are in device memory have become
 # more, and grids ask for lengths by their bits, of which no call that was measured then has any; parameters of
 # functions have other names; a plan counts what programs have drawn of it; a caller may do without gradients; packed
-# sequences have grids of their own; splits know the type of keys, and others than those of 8 bits have as many.
+# sequences have grids of their own; splits know the type of keys, and others than those of 8 bits have as many; marks
+# of programs are not compared.
 EARLIER_JUDGES = {
     "attn_fwd": (
         "b087552c1fe65492",
@@ -21,6 +22,7 @@ EARLIER_JUDGES = {
         "49dd93e8675af3cf",
         "197a4003dd4cd5b5",
         "ae5502ec30d2850d",
+        "9ad924a1b3a955e6",
     ),
     "attn_fwd_hopper": (
         "7a8e3f566f7cb9fe",
@@ -29,6 +31,7 @@ EARLIER_JUDGES = {
         "593fb87ec53974a3",
         "f7a3098919548ae5",
         "964fce27a0011123",
+        "fcd6285d4300ef01",
     ),
     "attn_fwd_hopper_slim": (
         "8c1ddac9f96fd143",
@@ -37,6 +40,7 @@ EARLIER_JUDGES = {
         "863173bed82617e3",
         "6dc7cf6ff38aa4cc",
         "060d57491649f064",
+        "21c88c7ec1d3e080",
     ),
     "attn_fwd_slim": (
         "3bed8bc7e5380483",
@@ -45,6 +49,7 @@ EARLIER_JUDGES = {
         "49dd93e8675af3cf",
         "197a4003dd4cd5b5",
         "ae5502ec30d2850d",
+        "9ad924a1b3a955e6",
     ),
     "attn_fwd_hopper_features": (
         "f8298291e0b0d534",
@@ -56,6 +61,7 @@ EARLIER_JUDGES = {
         "113c9df8ccb80fbb",
         "d8d94571904d0666",
         "080265031c1219e9",
+        "83e188db5793e877",
     ),
     "attn_fwd_decode": (
         "166e9e85e4b38964",
@@ -66,6 +72,7 @@ EARLIER_JUDGES = {
         "8c6e4474173d968a",
         "9341c81fa86a9c17",
         "59da770419daafbb",
+        "70d947fc432a0aab",
     ),
     "attn_fwd_combine": (
         "fdc260db291c4f58",
@@ -74,6 +81,7 @@ EARLIER_JUDGES = {
         "8c7ce8e1397b1cd2",
         "e35289e9a77134c1",
         "3f6da8296ccc2b82",
+        "d2ef1eb804b186ed",
     ),
     "attn_fwd_split": (
         "166e9e85e4b38964",
@@ -84,6 +92,7 @@ EARLIER_JUDGES = {
         "8c6e4474173d968a",
         "9341c81fa86a9c17",
         "59da770419daafbb",
+        "70d947fc432a0aab",
     ),
     "attn_bwd_preprocess": (
         "9758b402bd6845b3",
@@ -93,6 +102,7 @@ EARLIER_JUDGES = {
         "5205b057f59d4435",
         "9b96005419efe0f8",
         "32209f94057415e7",
+        "e831e933b5286881",
     ),
     "attn_bwd_dk_dv": (
         "555f6386e921f8b7",
@@ -103,6 +113,7 @@ EARLIER_JUDGES = {
         "406242a8c8431c9e",
         "69a09bdeb05644eb",
         "c5060456bfdbd2ba",
+        "2348a4e9e3148a71",
     ),
     "attn_bwd_dq": (
         "0e1c88baa376e08d",
@@ -113,6 +124,7 @@ EARLIER_JUDGES = {
         "ade46a5eb7109d13",
         "7fa7977083689fd2",
         "7980f088a944c136",
+        "a7860f69dccb9237",
     ),
     "attn_bwd_hopper_prepare": (
         "2f8710faa62e4705",
@@ -121,6 +133,7 @@ EARLIER_JUDGES = {
         "265034ccd72337d7",
         "ecaaee5cce810fe4",
         "a994dff082488adf",
+        "ad636c4dc683ea10",
     ),
     "attn_bwd_hopper_pair": (
         "2582fa09f0e9666a",
@@ -129,6 +142,7 @@ EARLIER_JUDGES = {
         "573a59e8054bc9bd",
         "00822e7fe05c1f6c",
         "c373e7e0f69873a5",
+        "463d5137d78df9c6",
     ),
     "attn_bwd_hopper_finish": (
         "ade8a0ac30ad8687",
@@ -138,6 +152,7 @@ EARLIER_JUDGES = {
         "b7126c0c4c140890",
         "3d385a8f521ef873",
         "299d8608ef5683f9",
+        "892889e8d49e7069",
     ),
     "attn_bwd_hopper_shares": (
         "6be9e56d3b1221e8",
@@ -146,6 +161,7 @@ EARLIER_JUDGES = {
         "265bceb0f65853ac",
         "a1cf279e57e423a9",
         "b0ff69d1a43d9f31",
+        "949c915b4722233e",
     ),
     "attn_bwd_hopper_shares_finish": (
         "2a0c1ecc56ddf963",
@@ -154,6 +170,7 @@ EARLIER_JUDGES = {
         "5ded6deab4819c11",
         "36a80477eadbaf53",
         "f388a6a67ba3b147",
+        "48d3c5b77358c28c",
     ),
     "attn_bwd_hopper_heads": (
         "e0d8174b636abe15",
@@ -162,6 +179,7 @@ EARLIER_JUDGES = {
         "fe3fa438b5f63afc",
         "58016615778edbdb",
         "ca2ed717f977ce77",
+        "1433f956b71db45c",
     ),
     "attn_bwd_hopper_parts_prepare": (
         "d3ac024f72daa8f2",
@@ -170,6 +188,7 @@ EARLIER_JUDGES = {
         "def2ce0cb4cd3871",
         "bec3506dd6dde6a8",
         "19b56f7a18a4a1aa",
+        "bdbaf89e8b63d56a",
     ),
     "attn_bwd_hopper_parts": (
         "e43cbc9a591f2ecd",
@@ -178,6 +197,7 @@ EARLIER_JUDGES = {
         "c691b89cd4d780ad",
         "32c159ecd6bad51d",
         "f915ed49273b2ed6",
+        "4b210fc9aa694c0e",
     ),
     "attn_bwd_hopper_parts_finish": (
         "565bc339ea3f5a18",
@@ -186,6 +206,7 @@ EARLIER_JUDGES = {
         "e048ea8fe10c6bba",
         "b57338d68375ea9c",
         "fc5967ca93a1bdf9",
+        "b851cf3ffbd68023",
     ),
     "attn_bwd_hopper_pair_slim": (
         "b055a4b6b0efb393",
@@ -194,6 +215,7 @@ EARLIER_JUDGES = {
         "731266771a4edffb",
         "7ee5742bfaaabfcb",
         "24c91e43afaa507f",
+        "80b3b74bb9301ab9",
     ),
     "attn_bwd_hopper_dk_dv": (
         "0d933c0eeb02a1dd",
@@ -203,6 +225,7 @@ EARLIER_JUDGES = {
         "74e7ccd2f3d43998",
         "eac642e2837f6969",
         "785e7ef142051fda",
+        "4596a46835c37631",
     ),
     "attn_bwd_hopper_dq": (
         "8213a5171479453d",
@@ -212,6 +235,7 @@ EARLIER_JUDGES = {
         "20e08040f033560f",
         "ac1e9f0420999718",
         "bbedd3ba5dd6ba20",
+        "c61c00779c89ca96",
     ),
     "attn_bwd_hopper_dq_slim": (
         "bbe425b4b18f30fb",
@@ -221,6 +245,7 @@ EARLIER_JUDGES = {
         "c6f78ec4b296ccbf",
         "87908ccba0809aa3",
         "ef2a347be7fca151",
+        "9b5def1d83fb9c88",
     ),
     "attn_bwd_hopper_split_prepare": (
         "343a53e01801ed94",
@@ -229,6 +254,7 @@ EARLIER_JUDGES = {
         "bcdc44e76f1ab240",
         "62cb525d640f2b20",
         "2d384dff2fa2f697",
+        "af662b1c9c0568d5",
     ),
     "attn_bwd_hopper_dk_dv_parts": (
         "7b5c8e0089c1f0b6",
@@ -238,6 +264,7 @@ EARLIER_JUDGES = {
         "a53b21490798a66e",
         "d542cc92a3b3adf2",
         "463e25bf82cea6e1",
+        "efa0c12a8fa331ac",
     ),
     "attn_bwd_hopper_split_finish": (
         "d5803c5d6fa50d8d",
@@ -247,6 +274,7 @@ EARLIER_JUDGES = {
         "d7c0e053aebedd74",
         "ba7caa0cb78842d0",
         "77062f3db226bf22",
+        "de66a922eaa2ef15",
     ),
     "attn_bwd_hopper_features_prepare": (
         "b96cc37a6fed26cc",
@@ -256,6 +284,8 @@ EARLIER_JUDGES = {
         "538b0b50406b02ee",
         "19841650e374aa3e",
         "9cbc9e88070bdd0c",
+        "cd1a95677025830b",
+        "10580bc351067b4f",
     ),
     "attn_bwd_hopper_features": (
         "13174b0b66d3a585",
@@ -266,6 +296,8 @@ EARLIER_JUDGES = {
         "2530d2a50d1ac68e",
         "269daf231245151c",
         "2f4fa913f2927925",
+        "b9b31449f7719866",
+        "fa5f62989184a6d9",
     ),
     "attn_bwd_hopper_features_finish": (
         "dfbae5d25b3a13c7",
@@ -277,6 +309,8 @@ EARLIER_JUDGES = {
         "7e6becfa7351e80c",
         "35e439510f55cd84",
         "0d3953676e08cfc8",
+        "8b7060dbedf8e71a",
+        "a7ce5ee632ee2d2c",
     ),
     "attn_bwd_dk_dv_slim": (
         "1952e9c0c8e05be1",
@@ -286,6 +320,7 @@ EARLIER_JUDGES = {
         "406242a8c8431c9e",
         "69a09bdeb05644eb",
         "c5060456bfdbd2ba",
+        "2348a4e9e3148a71",
     ),
     "attn_bwd_dq_slim": (
         "766022709808729b",
@@ -295,6 +330,7 @@ EARLIER_JUDGES = {
         "ade46a5eb7109d13",
         "7fa7977083689fd2",
         "7980f088a944c136",
+        "a7860f69dccb9237",
     ),
     "attn_fwd_plan": (
         "315488af65490222",
@@ -303,6 +339,7 @@ EARLIER_JUDGES = {
         "881c97838131c80d",
         "81a1753c37daf787",
         "f3d515aeeff7cbd4",
+        "e3f6b3fecb77b281",
     ),
     "attn_fwd_hopper_planned": (
         "75f56d9c989ce630",
@@ -311,6 +348,7 @@ EARLIER_JUDGES = {
         "7a9cf44818f0fabe",
         "9fd96281fa38d7c8",
         "75af6bba9e9b5e52",
+        "a098ca2c58214fcc",
     ),
     "attn_fwd_planned_combine": (
         "406233e48c15bbd1",
@@ -319,18 +357,21 @@ EARLIER_JUDGES = {
         "e81a0c6c8f9d844f",
         "61d857a50b978373",
         "018e829784ed077b",
+        "11e24c38019a4891",
     ),
     "attn_fwd_invariant": (
         "89bc2ba8c37474cf",
         "356a4f70c426b10a",
         "c040a3f625e9b27e",
         "cc5da3a382b960c9",
+        "55cc7d5f06cbf1cd",
     ),
     "attn_fwd_invariant_combine": (
         "4d6ffebc17342aad",
         "f5bbebae761b65ca",
         "e35289e9a77134c1",
         "3f6da8296ccc2b82",
+        "d2ef1eb804b186ed",
     ),
     "attn_fwd_latent": (
         "ed1aed1697dc7b2c",
@@ -338,31 +379,45 @@ EARLIER_JUDGES = {
         "265f57a2a9929d01",
         "ba26f071a8b5e279",
         "5b3769cf23cc04e7",
+        "91465422deac24fc",
     ),
-    "attn_fwd_hopper_latent": ("2cb8d7f02870031a", "44dc503c3fef7e88", "6cacad6d167cc6b6"),
+    "attn_fwd_hopper_latent": (
+        "2cb8d7f02870031a",
+        "44dc503c3fef7e88",
+        "6cacad6d167cc6b6",
+        "8533d44a2ab2e067",
+    ),
     "attn_fwd_latent_combine": (
         "4d6ffebc17342aad",
         "f5bbebae761b65ca",
         "e35289e9a77134c1",
         "3f6da8296ccc2b82",
+        "d2ef1eb804b186ed",
     ),
     "attn_bwd_dsinks": (
         "2bc6b7229cad62f8",
         "4ab7802b068fdcd5",
         "5bc797fd66f226d8",
         "835c2cb85fb5d069",
+        "f09cf7a28604a089",
     ),
     "kv_append": (
         "4f20f009831bcbbd",
         "4acfd8ffc15561cf",
         "81f57260c2b03c2d",
         "47bfef025066431a",
+        "f97284967748ad0b",
     ),
     "attn_fwd_hopper_fp8": (
         "eed4858e7b9e269a",
         "b43800570c7f968c",
         "fc63a847b0d1bcf4",
         "d38a7e2806789b76",
+        "3d8ea36b3fc1019f",
     ),
-    "attn_fwd_turn": ("c28cb6c6199fd3a7", "cc3a7f13d16a01e5"),
+    "attn_fwd_turn": (
+        "c28cb6c6199fd3a7",
+        "cc3a7f13d16a01e5",
+        "da20c12ee8d9968a",
+    ),
 }

@@ -467,6 +467,38 @@ FEATURES_DQ_SIZES = (
     Number("dq_width", "i32", ceil_divide(size("dq_rows"), _FEATURES_DQ_TILES), multiple_of=32),
 )
 HEAD_DIM_FEATURES = c.HEAD_DIM.narrowed(64, 128)
+
+# Programs of the walk clear sums for those that begin `ahead` of them, and store dq of those `behind` (lib/sweep.py of
+# tritonsrc/flash), where the rows of a program's keys are those of its queries: in other calls the kernels before and
+# after do it all. They do not either where a single kernel is measured, for which nobody sets marks.
+_WALKS = c.grid_of_packed("k", constant(128), "heads_k")[0]
+_WALKED_TILES = quotient(_WALKS, maximum(size("batch") * size("heads_k"), 1))
+# Those with dropout have no registers for it at head dim 128.
+_SWEEPS = c.SELF & choose(scalar("level") <= c.GENERAL, 1, c.WIDEST <= 64)
+
+
+def _walks_within(rows: Expression) -> Expression:
+    """How far ahead of a program another one begins whose tile is so many rows away, and a round of programs. The rows
+    are an end of the band, so this holds for whatever cu_seqlens has.
+    """
+    away = ceil_divide(maximum(rows, 0) + 127, 128)
+    return minimum(multiprocessors() + away * FEATURES_TOGETHER, _WALKS)
+
+
+# A tile of fewer rows ends before its program has stored another one's dq.
+FEWEST_STORING = 512
+_ROWS_OF_TILE = minimum(c.END - c.BEGIN + 1, c.EXPECTED_Q) * c.GROUP
+_STORES = _SWEEPS & (constant(FEWEST_STORING) <= _ROWS_OF_TILE) & WITH_DQ
+AHEAD = choose(_SWEEPS, _walks_within(constant(0) - c.BEGIN), _WALKS)
+BEHIND = choose(_STORES, _walks_within(c.END), _WALKS)
+MARKS = Operand("marks", ("marked",), "i32", contiguous=True)
+OF_MARKS = (DerivedSize("marked", _WALKS * 2),)
+_OF_WALKS = (
+    c.HEADS_K,
+    Number("programs", "i32", _WALKS),
+    Number("tiles", "i32", _WALKED_TILES),
+    Number("together", "i32", FEATURES_TOGETHER),
+)
 # The query rows that a key is seen by, of all heads: with fewer, what begins and ends a tile takes more than its steps
 # save. On an H100, windows of 128 keys take 0.94 to 0.96 of the portable backend's time, packed sequences of 200 tokens
 # 1.09 to 1.16 and of 1000 0.92, all without groups. Of packed sequences the host knows the longest one only.
@@ -475,6 +507,22 @@ _SEEING = minimum(c.END - c.BEGIN + 1, scalar("longest_q")) * c.GROUP
 GUARD_SEEN = Guard(FEWEST_SEEING <= _SEEING, "its keys are seen by few rows each: others are faster")
 GUARD_PLAIN = Guard(constant(1) <= scalar("level"), "it is plain, and has no band")
 
+
+def _part_of(walks: Expression, work: Work) -> Work:
+    """The work of rows, of which that of so many tiles is left."""
+    traffic = (quotient(work.traffic[0], maximum(_WALKS, 1)) * walks, work.traffic[1])
+    return replace(work, rows=ceil_divide(work.rows * walks, maximum(_WALKS, 1)), traffic=traffic)
+
+
+def _finish_grid() -> tuple[Expression, Expression, Expression]:
+    rows = tunable("BLOCK_M")
+    every = c.grid_of_packed("q", rows, "heads_q")[0]
+    left = BEHIND * c.GROUP * quotient(constant(128), rows)
+    return choose(BEHIND + 1 <= _WALKS, left, every), constant(1), constant(1)
+
+
+_TWO_READ = c.row_work("BLOCK_M", tensors=2)  # and fp32 is cleared, which has as many bytes
+
 ATTN_BWD_HOPPER_FEATURES_PREPARE = replace(
     ATTN_BWD_HOPPER_PREPARE,
     name="attn_bwd_hopper_features_prepare",
@@ -482,9 +530,13 @@ ATTN_BWD_HOPPER_FEATURES_PREPARE = replace(
         *ATTN_BWD_HOPPER_PREPARE.arguments[:-3],
         Number("widest", "i32", c.WIDEST, multiple_of=8),
         *FEATURES_DQ_SIZES,
+        Tensor("Marks", MARKS, does="write"),
+        *_OF_WALKS,
+        Number("ahead", "i32", AHEAD),
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     choices=(c.T, HEAD_DIM_FEATURES, c.DESCRIPTOR),
+    work=replace(_TWO_READ, traffic=(_TWO_READ.traffic[0] + _part_of(AHEAD, _TWO_READ).traffic[0], constant(0))),
     grid=(
         ceil_divide(_FEATURES_DQ_TILES * 64, tunable("BLOCK_M")) * size("heads_q") * size("batch"),
         constant(1),
@@ -511,6 +563,12 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
         *c.OF_DROPOUT,
         Number("sequences", "i32", c.SEQUENCES),
         Number("together", "i32", FEATURES_TOGETHER),
+        Tensor("DQHalf", DQ_SUM, (1, 1, 32, 64), does="add", swizzled=False),
+        Tensor("DQ", DQ, does="scratch"),  # where it is not measured
+        *strides("bhs", "DQ"),
+        Tensor("Marks", MARKS, does="scratch"),
+        Number("ahead", "i32", AHEAD),
+        Number("behind", "i32", BEHIND),
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     sources={c.FULL: "attn_bwd_hopper_features_dropout"},
@@ -545,10 +603,12 @@ ATTN_BWD_HOPPER_FEATURES_FINISH = replace(
         Tensor("CuSeqlensQ", c.CU_SEQLENS_Q, general=True),
         Number("longest", "i32", scalar("longest_q")),
         Number("sequences", "i32", c.SEQUENCES),
+        *_OF_WALKS,
+        Number("behind", "i32", BEHIND),
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     choices=(c.T, HEAD_DIM_FEATURES, c.DESCRIPTOR),
-    **_only(WITH_DQ, c.grid_of_packed("q", tunable("BLOCK_M"), "heads_q"), c.row_work("BLOCK_M", tensors=3)),
+    **_only(WITH_DQ, _finish_grid(), _part_of(BEHIND, c.row_work("BLOCK_M", tensors=3))),
     begins_early=True,
 )
 
@@ -860,8 +920,8 @@ OPERATOR = Operator(
                 ATTN_BWD_HOPPER_FEATURES,
                 ATTN_BWD_HOPPER_FEATURES_FINISH,
             ),
-            (DELTA, DQ_SUM),
-            OF_DQ_SUM_FEATURES,
+            (DELTA, DQ_SUM, MARKS),
+            (*OF_DQ_SUM_FEATURES, *OF_MARKS),
         ),
         Backend("portable_slim", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV_SLIM, ATTN_BWD_DQ_SLIM), (DELTA,)),
     ),

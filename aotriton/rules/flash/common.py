@@ -145,6 +145,7 @@ def packed_tiles(all_rows: Expression, rows: Expression) -> Expression:
 
 
 SEQUENCES = scalar("packed_sequences")  # of a packed call, whose batch is 1; of any other call 1
+SELF = scalar("self_attention")  # 1 where each sequence has its keys in the rows of its queries: known on the host
 BEGIN, END = scalar("lo"), scalar("hi")  # of the band: row i sees keys from i + BEGIN to i + END
 
 
@@ -479,6 +480,7 @@ SCALARS = (
     Scalar("longest_q", "i32", internal=True, measured=size("seqlen_q")),
     Scalar("longest_k", "i32", internal=True, measured=size("seqlen_k")),
     Scalar(SEQUENCES.name, "i32", internal=True, measured=constant(1)),
+    Scalar(SELF.name, "i32", internal=True, measured=equal(size("seqlen_q"), size("seqlen_k"))),
 )
 
 

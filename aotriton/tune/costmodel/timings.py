@@ -12,7 +12,7 @@ from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Backend, Operator
 from aotriton.rules.work import terms
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs
-from aotriton.tune.problem.family import types_at_level
+from aotriton.tune.problem.family import tuning, types_at_level
 from aotriton.tune.problem.problems import scalars_of
 
 Facts = tuple[str, int, int]  # of an image: config, registers, bytes of shared memory
@@ -125,7 +125,7 @@ def add_sample(
     facts: Mapping[str, Facts],
 ) -> None:
     """Adds the timings of one shape; those of another kernel source are left out."""
-    functional, sizes = operator.sampled_functional(arch, sample.functional), _sizes(sample)
+    functional, sizes = operator.sampled_functional(arch, sample.functional), _sizes(operator, sample)
     call = timings.add_call(functional, sizes)
     for timing in sample.timings:
         backend = backends.get(timing.backend)
@@ -168,8 +168,10 @@ def add_apart(timings: Timings, backends: Mapping[str, Backend], call: Apart, fa
                     timings.observations.append(Observation(((key, timings.row(key, of_call)),), time))
 
 
-def _sizes(sample: Sample) -> dict[str, int]:
-    return {name: int(str(value)) for name, value in sample.shape.items()}
+def _sizes(operator: Operator, sample: Sample) -> dict[str, int]:
+    """Those of the call: a shape leaves out what follows from others."""
+    drawn = {name: int(str(value)) for name, value in sample.shape.items()}
+    return dict(getattr(tuning(operator.family), "sizes", dict)(drawn))
 
 
 def _spec(functional: Functional | None, facts: Facts | None) -> ImageSpec | None:

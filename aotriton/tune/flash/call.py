@@ -7,7 +7,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from aotriton.rules.flash.split import Keys
-from aotriton.tune.flash.stored_keys import narrow, narrowed, sizes_without_tensor, stored
+from aotriton.tune.flash.stored_keys import narrow, narrowed, stored
 from aotriton.tune.problem.dtypes import torch_dtype
 from aotriton.tune.problem.family import Inputs
 
@@ -36,6 +36,8 @@ def inputs(
     batch, width = sizes["batch"], sizes["head_dim"]
     of_q = batch, sizes["heads_q"], sizes["seqlen_q"], width
     of_k = batch, sizes["heads_k"], sizes["seqlen_k"], width
+    # All of them: a kernel may have numbers that follow from those of tensors that it does not take.
+    known = {name: size for name, size in sizes.items() if name != "window"} | {"head_dim_v": width}
 
     def normal(shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=kind, device="cuda").normal_(generator=generator)
@@ -51,7 +53,7 @@ def inputs(
         if "q_descale" in held:  # which is of heads of keys
             held["q_descale"] = held["q_descale"][:, :: of_q[1] // of_k[1]].contiguous()
         given |= held
-        return Inputs({**given, **made}, scalars, made, sizes_without_tensor(keys, sizes["seqlen_k"]))
+        return Inputs({**given, **made}, scalars, made, known)
     group = of_q[1] // of_k[1]
     half_q, half_k, half_v = (x if kind.itemsize == 2 else x.bfloat16() for x in (q, k, v))
     out, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention(
@@ -59,7 +61,7 @@ def inputs(
     )[:2]
     given |= {"out": out.to(kind).contiguous(), "logsumexp": logsumexp.float().contiguous(), "dout": normal(of_q)}
     made = {"dq": torch.empty_like(q), "dk": torch.empty_like(k), "dv": torch.empty_like(v)}
-    return Inputs({**given, **made}, scalars, made)
+    return Inputs({**given, **made}, scalars, made, known)
 
 
 def _held(given: Mapping[str, torch.Tensor], keys: Keys, seed: int) -> dict[str, torch.Tensor]:

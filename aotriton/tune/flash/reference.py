@@ -15,7 +15,7 @@ from aotriton.rules.arch import DTYPES
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import operator_of
 from aotriton.rules.flash.append import KV_APPEND
-from aotriton.rules.flash.backward import ATTN_BWD_DSINKS
+from aotriton.rules.flash.backward import ATTN_BWD_DSINKS, MARKS
 from aotriton.rules.flash.common import BANDED, PLAIN
 from aotriton.rules.flash.fp8 import TURNED
 from aotriton.rules.flash.invariant import INVARIANT
@@ -45,6 +45,7 @@ UNCHECKED = (
     *PARTS_OF_PLAN,
     *PLAN,
     TURNED.name,
+    MARKS.name,
 )  # but as a part of dk and dv, or of out and logsumexp
 PEAK = 8.0  # scale of q in peaked heads: logits of this standard deviation leave a few keys with all the weight
 SAMPLED_HEADS = 8
@@ -236,13 +237,10 @@ class Attention:
 
     def _derived(self, backend: Backend) -> dict[str, int]:
         """The sizes that a backend derives."""
-        sizes = {"batch": self.batch, "heads_q": self.heads, "heads_k": self.heads}
-        sizes |= {"seqlen_q": self.seqlen_q, "seqlen_k": self.seqlen_k}
-        sizes |= {"head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
         scalars = {name: int(value) for name, value in self.scalars.items() if name != "sm_scale"}
         types = {name: DTYPES.index(OF_8_BITS[self.keys]) for name in stored_keys.narrow(self.keys)}
-        environment = Environment(sizes, scalars, {}, frozenset(), self.multiprocessors, types)
-        return sizes | derived_sizes(backend, environment)
+        environment = Environment(self.sizes, scalars, {}, frozenset(), self.multiprocessors, types)
+        return self.sizes | derived_sizes(backend, environment)
 
     def _any_sum(self, like: torch.Tensor, seed: int) -> torch.Tensor:
         import torch
@@ -306,12 +304,16 @@ class Attention:
             sizes |= {"head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
             return {**asked, **stored_keys.scalars(self.keys, sizes, self.causal)}
         lengths = {"longest_q": self.seqlen_q, "longest_k": self.seqlen_k, "packed_sequences": 1}
+        lengths["self_attention"] = 0  # or a kernel by itself would wait for marks of another one
         band = {"causal": self.causal, "level": level, "lo": begin, "hi": end, "features": 0}
         return {**asked, **band, **lengths}
 
     @property
     def sizes(self) -> dict[str, int]:
-        return stored_keys.sizes_without_tensor(self.keys, self.seqlen_k)
+        """All of the call: a kernel may have numbers that follow from those of tensors that it does not take."""
+        sizes = {"batch": self.batch, "heads_q": self.heads, "heads_k": self.heads}
+        sizes |= {"seqlen_q": self.seqlen_q, "seqlen_k": self.seqlen_k}
+        return sizes | {"head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
 
     def result(
         self, kernel: KernelDescription, argument: Tensor, tunables: Mapping[str, int]

@@ -47,11 +47,6 @@ def scalars(keys: Keys, sizes: Mapping[str, int], causal: bool = False) -> dict[
     return {**own, "longest_q": sizes["seqlen_q"], "longest_k": sizes["seqlen_k"], "packed_sequences": 1}
 
 
-def sizes_without_tensor(keys: Keys, rows: int) -> dict[str, int]:
-    """The sizes that no tensor of a call has."""
-    return {"seqlen_k": rows} if keys in OF_PAGES else {}
-
-
 def narrowed(x: torch.Tensor, keys: Keys, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """[batch, heads, rows, columns] as numbers of 8 bits, and the fp32 [batch, heads] that multiply them."""
     import torch

@@ -187,7 +187,8 @@ enum { AOTRITON_SKIP_DQ = 1, AOTRITON_SKIP_DK = 2, AOTRITON_SKIP_DV = 4 }; /* bi
  * heads_q, total_q], alibi_slopes [1, heads_q]: the batch is 1. Sequence z has the rows from cu_seqlens[z] to before
  * cu_seqlens[z + 1]; it may have none. Numbers must not fall, nor exceed the total. max_seqlen_q and max_seqlen_k are
  * at least the longest sequence's lengths: what is longer is not computed. Rows of no sequence are not computed either:
- * results keep what they had there.
+ * results keep what they had there. Of self-attention, cu_seqlens_q and cu_seqlens_k are best one tensor: a backward is
+ * faster then, and each launch of one that was prepared so, too, has them at one place.
  *
  * Used lengths: rows of a sequence from seqused_q on get an out and dq of 0 and a logsumexp of minus infinity, keys
  * from seqused_k on a dk and dv of 0. More than the sequence has counts as what it has.

@@ -46,6 +46,14 @@ def attn_bwd_hopper_features_dropout(
     DropoutOffset,
     sequences,
     together,
+    DQHalf,
+    DQ,
+    stride_dq_b,
+    stride_dq_h,
+    stride_dq_s,
+    Marks,
+    ahead,
+    behind,
     BLOCK_M: gl.constexpr,
     BLOCK_DMODEL: gl.constexpr,
 ):
@@ -55,6 +63,7 @@ def attn_bwd_hopper_features_dropout(
     backward_features(
         Q, K, V, DO, DK, DV, DQSum, L, Delta, sm_scale, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b,
         stride_dv_h, stride_dv_s, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim_qk, head_dim_v, lo, hi,
-        features, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest, sequences, together, BLOCK_M, BLOCK_DMODEL,
+        features, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest, sequences, together, DQHalf, DQ,
+        stride_dq_b, stride_dq_h, stride_dq_s, Marks, ahead, behind, BLOCK_M, BLOCK_DMODEL,
         dropout, DropoutSeed, DropoutOffset,
     )  # fmt: skip

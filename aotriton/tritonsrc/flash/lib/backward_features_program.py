@@ -25,12 +25,14 @@ from aotriton.tritonsrc.flash.lib.early import await_results, launch_next
 from aotriton.tritonsrc.flash.lib.features import PACKED, USED_K, USED_Q
 from aotriton.tritonsrc.flash.lib.noted_dropout import NOTES, factor_of, note_dropout
 from aotriton.tritonsrc.flash.lib.notes import note, noted, notes
-from aotriton.tritonsrc.flash.lib.opaque import opaque
+from aotriton.tritonsrc.flash.lib.opaque import opaque, special_register
 from aotriton.tritonsrc.flash.lib.packed_search import sequence_of_tile
 from aotriton.tritonsrc.flash.lib.packed_tiles import first_tile, place_in_grid
+from aotriton.tritonsrc.flash.lib.pipeline import barriers, init_all
 from aotriton.tritonsrc.flash.lib.quads import in_quads, layout_of_quads
 from aotriton.tritonsrc.flash.lib.sequence import sequence_of
 from aotriton.tritonsrc.flash.lib.stores import async_add_shared_to_global
+from aotriton.tritonsrc.flash.lib.sweep import await_marks, set_mark, sweep, tiles_of_head
 
 NOWHERE = gl.constexpr(1 << 30)  # a row behind every tensor: what is added there is dropped
 
@@ -60,16 +62,22 @@ def producer(
 
 @gluon.jit
 def adder(
-    DQSum, dq_slots, dq_full, dq_empty, batch, head, tile, first, row, after, steps,
-    BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr,
+    DQSum, dq_slots, dq_full, dq_empty, batch, head, tile, first, row, after, steps, Marks, mark, of_tile,
+    ahead, behind, BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr, SWEEPS: gl.constexpr,
 ):  # fmt: skip
     """Adds dQ to the sequence's tiles of DQSum, from `tile` on. Behind them are those of the next sequence: what is of
     no row that sees the tile's keys goes nowhere, as it is zero, or no number where a key or a value is none.
+
+    `mark`: this program's of Marks (see `sweep`), the one of its head's tile `of_tile`.
     """
     # The second piece is of the next 64 rows, or of the next columns, or of what the first is of.
     ROWS_APART: gl.constexpr = BLOCK_M - 64
     APART: gl.constexpr = BLOCK_M // 64 * BLOCK_DMODEL - DQSum.block_shape[2]
     start = row
+    programs = special_register("%nctaid.x")
+    if SWEEPS and (ahead < programs) & (steps > 0):
+        of_head = mark - of_tile
+        await_marks(Marks, of_head + (tile + first // 64) // 2, of_head + (tile + (after - 1) // 64) // 2)
     for step in range(0, steps):
         at = (tile + row // 64) * BLOCK_DMODEL
         for c in gl.static_range(2):
@@ -85,6 +93,8 @@ def adder(
         row += BLOCK_M
         row = gl.where(row >= after, first, row)
         head += (row == start).to(gl.int32)
+    if SWEEPS and behind < programs:
+        set_mark(Marks + (programs + mark))
 
 
 @gluon.jit
@@ -123,10 +133,13 @@ def consumer(
 def backward_features(
     Q, K, V, DO, DK, DV, DQSum, L, Delta, sm_scale, stride_dk_b, stride_dk_h, stride_dk_s, stride_dv_b,
     stride_dv_h, stride_dv_s, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim_qk, head_dim_v, lo, hi,
-    features, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest, sequences, together, BLOCK_M: gl.constexpr,
-    BLOCK_DMODEL: gl.constexpr, dropout=None, DropoutSeed=None, DropoutOffset=None,
+    features, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest, sequences, together, DQHalf, DQ, stride_dq_b,
+    stride_dq_h, stride_dq_s, Marks, ahead, behind, BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr, dropout=None,
+    DropoutSeed=None, DropoutOffset=None,
 ):  # fmt: skip
     """The program of attn_bwd_hopper_features, whose arguments these are, with those of dropout, if there is any."""
+    DROPOUT: gl.constexpr = dropout is not None
+    SWEEPS: gl.constexpr = not DROPOUT or BLOCK_DMODEL <= 64  # else consumers have no registers to spare
     together = launch_next(together)
     k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DQSum)
     kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
@@ -144,6 +157,7 @@ def backward_features(
         sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k, True,
     )  # fmt: skip
     of_q, of_k, batch, lo, hi = of.q, of.k, of.batch, of.lo, of.hi
+    of_tile = tile
     tile -= gl.where(packed, first_tile(of_k.begin, sequence, 2 * KEYS), 0)
     key = tile * 2 * KEYS  # of a causal call the first tile has the most queries
     group = num_heads_q // num_heads_k
@@ -169,7 +183,6 @@ def backward_features(
     lse, delta = numbers_of_rows(L + head_row, Delta + head_row, rows, (rows < of_q.used) & any_steps)
     last_rows, counts = numbers_of_keys(gl.int32), numbers_of_keys(gl.int32)
     note_keys(last_rows, counts, key, of_q.used, of_k.used, lo, hi)
-    DROPOUT: gl.constexpr = dropout is not None
     written = notes(NOTES + 1)
     note(written, BATCH, batch)
     note(written, HEAD, head_k)
@@ -177,6 +190,14 @@ def backward_features(
     note(written, COUNT, gl.where(key < 0, 0, of_k.rows - key))
     # Behind a whole tensor a descriptor loads zeros.
     note(written, USED, gl.where((features & (PACKED | USED_Q)) != 0, of_q.used, NOWHERE))
+
+    tiles = tiles_of_head(features, max_seqlen_k, sequences, longest)
+    mark = (gl.where(packed, 0, sequence) * num_heads_k + head_k) * tiles + of_tile
+    arrived = barriers(2)
+    init_all(arrived, 1)
+    sum_slots = gl.allocate_shared_memory(
+        gl.float32, [2, 1, 1, DQHalf.block_shape[2], DQHalf.block_shape[3]], DQHalf.layout
+    )  # fmt: skip
 
     lse_slots.index(0).store(lse)
     delta_slots.index(0).store(delta)
@@ -204,6 +225,9 @@ def backward_features(
         (producer, (Q, DO, L + head_row, Delta + head_row, q_slots, do_slots, lse_slots, delta_slots, q_full,
                     do_full, empty, batch, head, of_q.begin, first, row, after, steps, of_q.used,
                     max_seqlen_q)),
-        (adder, (DQSum, dq_slots, dq_full, dq_empty, batch, head, dq_tile, first, row, after, steps, BLOCK_M,
-                 BLOCK_DMODEL)),
-    ], [4, 1, 1], [240, 24, 24])  # fmt: skip
+        (adder, (DQSum, dq_slots, dq_full, dq_empty, batch, head, dq_tile, first, row, after, steps, Marks, mark,
+                 of_tile, ahead, behind, BLOCK_M, BLOCK_DMODEL, SWEEPS)),
+        (sweep, (DQSum, DQHalf, DQ, Marks, sum_slots, arrived, sm_scale, stride_dq_b, stride_dq_h, stride_dq_s,
+                 num_heads_q, num_heads_k, max_seqlen_q, head_dim_qk, lo, hi, features, CuSeqlensQ, longest, sequences,
+                 together, ahead, behind, BLOCK_DMODEL, SWEEPS)),
+    ], [4, 1, 1, 2], [232, 40, 40, 40] if SWEEPS else [240, 24, 24, 24])  # fmt: skip

@@ -1,5 +1,5 @@
-"""Which packed sequence a tile is of, as four warps find it. `tile_of_sequences` bisects instead, as any code can; but
-each step of that waits for memory.
+"""Which packed sequence a tile is of, as several warps find it. `tile_of_sequences` bisects instead, as any code can;
+but each step of that waits for memory.
 """
 
 from triton.experimental import gluon
@@ -7,15 +7,15 @@ from triton.experimental.gluon import language as gl
 
 from aotriton.tritonsrc.flash.lib.packed_tiles import first_tile
 
-AT_ONCE = gl.constexpr(128)  # sequences, one for each thread
-
 
 @gluon.jit
-def sequence_of_tile(tile, CuSeqlens, sequences, ROWS: gl.constexpr):
+def sequence_of_tile(
+    tile, CuSeqlens, sequences, ROWS: gl.constexpr, AT_ONCE: gl.constexpr = 128, WARPS: gl.constexpr = 4
+):  # fmt: skip
     """The last of the sequences whose first tile of ROWS rows is not behind `tile`, which counts through all of them;
-    the first one if there is none. Up to AT_ONCE sequences take one round of loads, up to AT_ONCE ** 2 two.
+    the first one if there is none. So many warps look at as many sequences at once as they have threads.
     """
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     sequence = 0
     left = sequences
     while left > 1:
