@@ -443,12 +443,13 @@ def test_a_kernel_launches_what_its_work_counts(kernel: KernelDescription) -> No
     One that has programs for rows of q and of k has a tile more for each head at most; one for split tiles has programs
     for as many as a plan may split.
     """
-    names = ("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim", "m", "n", "k", "splits")
-    sizes = dict(zip(names, (3, 8, 2, 1000, 777, 64, 700, 900, 500, 0), strict=True))
+    names = ("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v", "m", "n", "k", "splits")
+    sizes = dict(zip(names, (3, 8, 2, 1000, 777, 64, 64, 700, 900, 500, 0), strict=True))
     tunables = {name: values[-1] for name, values in kernel.tunable_values(arch_spec(kernel.archs[0]).vendor).items()}
     numbers = {one.name: int(one.values[0]) for one in kernel.choices if not isinstance(one.values[0], str)}
     dense = {"longest_q": sizes["seqlen_q"], "longest_k": sizes["seqlen_k"], "packed_sequences": 1}
     scalars = {"causal": 0, "swapped": 0, "level": 0, "lo": 0, "hi": 0, "features": 0, "skip_gradients": 0, **dense}
+    scalars["self_attention"] = 0
     environment = Environment(sizes, scalars, numbers | tunables, multiprocessors=30)
     if splits_keys(kernel):
         environment = replace(environment, sizes=sizes | derived_sizes(DECODE, environment))
