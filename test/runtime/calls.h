@@ -105,7 +105,8 @@ inline attn_bwd_params bwd_call(const Sizes& s = {}) {
   p.workspace = pointer(address_of(10));
   const int64_t heads = s.batch * s.heads, tiles = (s.seqlen_q + 63) / 64;
   const int64_t delta = heads * s.seqlen_q * 4, sum = heads * tiles * 64 * s.widest() * 4;
-  p.workspace_size = static_cast<size_t>((delta + 255) / 256 * 256 + sum);
+  const int64_t marks = s.batch * s.heads_k * (s.seqlen_k + 127) / 128 * 8;
+  p.workspace_size = static_cast<size_t>((delta + 255) / 256 * 256 + sum + (marks + 255) / 256 * 256);
   return p;
 }
 
