@@ -18,7 +18,7 @@ from typing import Any
 from aotriton.model_calls import DTYPES, Call, ConfigError, calls_of, layers_of, read
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.flash import common as c
-from aotriton.rules.flash.checks import band, refusal
+from aotriton.rules.flash.checks import band, refusal, self_attention
 from aotriton.rules.flash.features import FEATURES, bits
 
 DRAWN = 24  # pairs of batch and context of each entry, beside the ends of the ranges
@@ -113,6 +113,7 @@ def checked(model: str, call: Call, dtype: str) -> WantedCall:
     scalars = band(own, sizes, features, dtype)
     aligned = aligned and not (scalars["level"] == c.FULL and max(widths) > c.MOST_PLAIN)
     longest = {"longest_q": sizes["seqlen_q"], "longest_k": sizes["seqlen_k"], c.SEQUENCES.name: 1}
+    longest[c.SELF.name] = self_attention(call.operator, sizes, features)
     made = WantedCall(model, call, dtype, sizes, scalars | longest, frozenset(given), aligned)
     return replace(made, reason=call.reason or refusal(call.operator, sizes, features))
 

@@ -349,19 +349,53 @@ def test_around_the_hopper_backward_of_two_head_dims(launch: Any, of_qk: int, of
     random = np.random.default_rng(5)
     out, dout = (round_to("fp16", random.standard_normal((2, 3, 90, of_v))) for _ in range(2))
     values = {"T": "fp16", "BLOCK_M": 32, "BLOCK_DMODEL": width, "ADDRESSING": "descriptor", "sm_scale": 0.5}
-    values |= {"features": 0}
+    values |= {"features": 0, "self_attention": 0, "level": 4}
     of_sum = (2, 3, 2 * width, 64)
-    sizes = {"head_dim": of_qk, "dq_rows": 2 * width}
+    sizes = {"head_dim": of_qk, "head_dim_v": of_v, "dq_rows": 2 * width, "heads_k": 3, "seqlen_k": 90}
     prepare, finish = (f"attn_bwd_hopper_features_{name}" for name in ("prepare", "finish"))
-    outputs = {"Delta": (2, 3, 90), "DQSum": of_sum}
+    outputs = {"Delta": (2, 3, 90), "DQSum": of_sum, "Marks": (12,)}
     cleared = launch(prepare, {"Out": out, "DO": dout}, outputs, values, 0, frozenset(), None, None, sizes)
     exact = (out.astype(np.float64) * dout).sum(-1)
     assert_close("Delta", cleared["Delta"], exact, exact.astype(np.float32))
     assert_cleared(case, width, cleared["DQSum"])
+    assert cleared["Marks"].tolist() == [1] * 6 + [0] * 6
     summed = random.standard_normal((2, 3, 90, of_qk)).astype(np.float32)
     given = {"DQSum": in_order(summed, width)}
-    results = launch(finish, given, {"DQ": summed.shape}, values)
+    results = launch(finish, given, {"DQ": summed.shape}, values, 0, frozenset(), None, None, sizes)
     assert_close("DQ", results["DQ"], 0.5 * summed.astype(np.float64), round_to("fp16", 0.5 * summed))
+
+
+def test_around_a_hopper_backward_that_sweeps(launch: Any) -> None:
+    """Its first kernel clears what the first programs need, and its last one stores what the last ones have: the
+    programs of three tiles of six heads of keys, side by side, on a GPU of one multiprocessor.
+    """
+    random, rows = np.random.default_rng(6), 300
+    out, dout = (round_to("fp16", random.standard_normal((2, 6, rows, 64))) for _ in range(2))
+    values = {"T": "fp16", "BLOCK_M": 32, "BLOCK_DMODEL": 64, "ADDRESSING": "descriptor", "sm_scale": 0.5}
+    values |= {"features": 0, "level": 4, "multiprocessors": 1, "hi": 0}
+    sizes = {"head_dim": 64, "head_dim_v": 64, "dq_rows": 5 * 64, "heads_k": 3, "seqlen_k": rows}
+    prepare, finish = (f"attn_bwd_hopper_features_{name}" for name in ("prepare", "finish"))
+    outputs = {"Delta": (2, 6, rows), "DQSum": (2, 6, 5 * 64, 64), "Marks": (36,)}
+    given = {"Out": out, "DO": dout}
+    cleared = launch(prepare, given, outputs, values | {"lo": -10}, 0, frozenset(), None, None, sizes)
+    ahead = 1 + 2 * 6
+    marks, sums = cleared["Marks"].reshape(2, 6, 3), cleared["DQSum"].reshape(6, 2, 5, 64 * 64)
+    for head, tile in np.ndindex(6, 3):
+        early = tile * 6 + head < ahead
+        assert marks[:, head, tile].tolist() == [early, 0]
+        assert sums[head, :, 2 * tile : 2 * tile + 2].any() != early, (head, tile)
+
+    summed = random.standard_normal((2, 6, rows, 64)).astype(np.float32)
+    given = {"DQSum": in_order(summed, 64)}
+    stored = launch(finish, given, {"DQ": summed.shape}, values | {"lo": -rows}, 0, frozenset(), None, None, sizes)
+    behind = 1 + 1 * 6
+    dq, exact = stored["DQ"].reshape(6, 2, rows, 64), 0.5 * summed.astype(np.float64).reshape(6, 2, rows, 64)
+    for head, tile in np.ndindex(6, 3):
+        own = np.s_[head, :, tile * 128 : tile * 128 + 128]
+        if tile * 6 + head < 18 - behind:
+            assert len(np.unique(dq[own])) == 1, "it wrote what a program of the walk has stored"
+        else:
+            assert_close("DQ", dq[own], exact[own], round_to("fp16", exact[own]))
 
 
 def in_halves(numbers: np.ndarray, dtype: str) -> np.ndarray:

@@ -61,6 +61,11 @@ def band(own: Mapping[str, Any], sizes: Mapping[str, int], features: int, dtype:
     return made(c.BANDED, False, lo, hi)
 
 
+def self_attention(operator: str, sizes: Mapping[str, int], features: int) -> int:
+    """The scalar of that name, of sequences that are not packed."""
+    return int(operator == "attn_bwd" and sizes["seqlen_q"] == sizes["seqlen_k"] and not features & f.OF_LENGTHS)
+
+
 def _may_be_plain(sizes: Mapping[str, int], dtype: str) -> bool:
     """Whether calls of this type and these head dims have images without features."""
     width, of_v = sizes["head_dim"], sizes["head_dim_v"]
