@@ -448,6 +448,7 @@ class ToyTuning:
 @pytest.fixture
 def toy_machine(toy: KernelDescription, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setitem(globals(), "tuning", lambda name: ToyTuning())
+    monkeypatch.setattr("aotriton.tune.costmodel.timings.tuning", tuning)
     return Machine(OPERATOR, KERNEL.functional("sm_90", T="bf16", BLOCK_DMODEL=32, ADDRESSING="descriptor"))
 
 
