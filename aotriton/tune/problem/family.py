@@ -52,7 +52,7 @@ class Inputs:
     tensors: Mapping[str, Any]
     scalars: Mapping[str, float]
     results: Mapping[str, Any]
-    sizes: Mapping[str, int] = field(default_factory=dict)  # that no tensor has
+    sizes: Mapping[str, int] = field(default_factory=dict)  # also those that a kernel has no tensor of
 
 
 class Tuning(Protocol):
@@ -143,7 +143,9 @@ def further_data(own: Tuning, problem: Problem) -> dict[str, Data]:
 
 
 def sizes_of(data: Data) -> Mapping[str, int]:
-    """The sizes that no tensor has, as the rows of keys in pages: ``data.sizes``, where there are any."""
+    """The sizes that a kernel's own tensors may not have, as the rows of keys in pages: ``data.sizes``, where there are
+    any.
+    """
     found: Mapping[str, int] = getattr(data, "sizes", {})
     return found
 
